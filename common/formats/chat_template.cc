@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "common/formats/git_lfs.h"
 #include "common/formats/utf8.h"
 #include "common/text.h"
 
@@ -309,7 +310,11 @@ Result<std::string> ChatTemplateSource(Env& env, const std::string& given,
     return InvalidError("data.chat_template: " + ClipText(given, 200) +
                         " is neither Jinja nor the path of a file");
   }
-  return ReadFile(env, given, kMostBytes);
+  WEFT_ASSIGN_OR_RETURN(std::string source, ReadFile(env, given, kMostBytes));
+  if (Status s = CheckNotGitLfsPointer(source, given); !s.ok()) {
+    return s.WithContext("data.chat_template");
+  }
+  return source;
 }
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 
 #include "common/formats/chat_template.h"
 #include "common/formats/documents.h"
+#include "common/formats/git_lfs.h"
 #include "common/formats/token_file.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
@@ -105,6 +106,7 @@ Result<std::string> DataFormatOf(Env& env, const JobSpec& job) {
   if (name.find("idx3-ubyte") != std::string::npos) return std::string("idx");
   if (!name.ends_with(".bin")) return std::string("text");
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, env.MapFile(path));
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(file->bytes(), path));
   if (LooksLikeLlmc(file->bytes())) return std::string("llmc");
   return InvalidError("what " + path +
                       " holds does not show in its name. hint: set data.format, for example to "

@@ -93,6 +93,29 @@ TEST_F(DataFiles, MistakesAreSeenInTheBeginningOfFiles) {
       "");
 }
 
+TEST_F(DataFiles, APointerOfGitLfsIsNoData) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n";
+  for (const char* name : {"a.txt", "a.jsonl", "a.json", "a.bin"}) {
+    JobSpec job = Job(Write(name, pointer));
+    job.data.bad_lines = "skip";
+    EXPECT_THAT(Refusal(job), HasSubstr(std::string(name) + " is a git-lfs pointer"));
+  }
+  for (const char* format : {"text", "jsonl", "nanogpt", "llmc"}) {
+    EXPECT_THAT(Refusal(Job(Write("b.bin", pointer), format)),
+                HasSubstr("b.bin is a git-lfs pointer"));
+  }
+  // The index of Megatron-LM is small and may be there without its tokens.
+  Write("m.idx", "MMIDIDX");
+  Write("m.bin", pointer);
+  EXPECT_THAT(Refusal(Job(folder_ + "/m.idx")), HasSubstr("m.bin is a git-lfs pointer"));
+  Write("m.idx", pointer);
+  EXPECT_THAT(Refusal(Job(folder_ + "/m.idx")), HasSubstr("m.idx is a git-lfs pointer"));
+  JobSpec job = Job(Write("fine.txt", "fine"));
+  job.data.chat_template = Write("chat.jinja", pointer);
+  EXPECT_THAT(Refusal(job), HasSubstr("chat.jinja is a git-lfs pointer"));
+}
+
 TEST_F(DataFiles, MissingFilesAreMistakesOfTheJob) {
   const JobSpec job = Job(folder_ + "/none.txt");
   EXPECT_THAT(Refusal(job), HasSubstr("data.train[0]: there is no file " + folder_));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/formats/chat_template.h"
+#include "common/formats/git_lfs.h"
 #include "common/formats/utf8.h"
 #include "common/hint.h"
 #include "common/json.h"
@@ -66,6 +67,7 @@ Result<std::string> AllText(const std::string& format, const DocumentContent& co
 
 Status CheckIsText(std::string_view text, const std::string& source) {
   if (text.empty()) return InvalidError(source + " is empty");
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(text, source));
   const void* nul = std::memchr(text.data(), 0, text.size());
   const uint64_t invalid = nul == nullptr ? CountInvalidUtf8(text) : 0;
   if (nul == nullptr && invalid * 10 <= text.size()) return OkStatus();

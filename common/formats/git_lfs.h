@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,11 @@ inline Status CheckNotGitLfsPointer(std::string_view content, const std::string&
   return InvalidError(path +
                       " is a git-lfs pointer, not the file itself. hint: run 'git lfs pull' in "
                       "its folder, or download the file");
+}
+
+inline Status CheckNotGitLfsPointer(std::span<const std::byte> content, const std::string& path) {
+  return CheckNotGitLfsPointer(
+      std::string_view(reinterpret_cast<const char*>(content.data()), content.size()), path);
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/formats/git_lfs.h"
 #include "common/formats/image.h"
 
 namespace weft {
@@ -42,6 +43,7 @@ Result<std::vector<uint8_t>> Unzip(std::span<const std::byte> bytes) {
 }  // namespace
 
 Result<IdxFile> ReadIdx(std::span<const std::byte> bytes) {
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(bytes, "the IDX file"));
   std::vector<uint8_t> unzipped;
   if (bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b}) {
     WEFT_ASSIGN_OR_RETURN(unzipped, Unzip(bytes));

@@ -12,6 +12,8 @@
 // After jpeglib.h.
 #include <jerror.h>
 
+#include "common/formats/git_lfs.h"
+
 namespace weft {
 namespace {
 
@@ -151,6 +153,7 @@ Result<Image> DecodeImage(std::span<const std::byte> bytes, int64_t channels) {
   };
   if (begins("\x89PNG\r\n\x1a\n")) return DecodePng(bytes, channels);
   if (begins("\xff\xd8\xff")) return DecodeJpeg(bytes, channels);
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(bytes, "the image"));
   return InvalidError("it is neither PNG nor JPEG");
 }
 

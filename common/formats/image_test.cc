@@ -76,6 +76,8 @@ TEST(DecodeImage, BearsDamagedAndCutFiles) {
   }
   EXPECT_THAT(Decode("GIF89a", 3).status().message(), HasSubstr("neither PNG nor JPEG"));
   EXPECT_THAT(Decode("", 3).status().message(), HasSubstr("neither"));
+  EXPECT_THAT(Decode("version https://git-lfs.github.com/spec/v1\n", 3).status().message(),
+              HasSubstr("the image is a git-lfs pointer"));
   EXPECT_THAT(Decode("", 2).status().message(), HasSubstr("1 or 3 colours"));
   // A header that promises 60,000 x 60,000 pixels.
   std::string large = Bytes(kTestData + "images/noise.png");
@@ -111,6 +113,8 @@ TEST(ReadIdx, ReadsPlainAndCompressedFiles) {
     return ReadIdx(std::as_bytes(std::span(bytes))).status().message();
   };
   EXPECT_THAT(refusal(plain + "g"), HasSubstr("7 values"));
+  EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"),
+              HasSubstr("the IDX file is a git-lfs pointer"));
   EXPECT_THAT(refusal(std::string("\0\0\x0d\1\0\0\0\0", 8)), HasSubstr("no IDX"));
   EXPECT_THAT(refusal(std::string("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\0\0\1\1", 16)),
               HasSubstr("too large"));

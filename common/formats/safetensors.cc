@@ -279,8 +279,7 @@ Result<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
   auto fail = [&](const Status& status) {
     return CorruptError(source + " is not a sound safetensors file: " + status.message());
   };
-  WEFT_RETURN_IF_ERROR(
-      CheckNotGitLfsPointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, source));
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(bytes, source));
   uint64_t length = 0;
   if (bytes.size() < sizeof(length)) return fail(CorruptError("shorter than 8 bytes"));
   std::memcpy(&length, bytes.data(), sizeof(length));

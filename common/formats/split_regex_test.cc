@@ -133,6 +133,8 @@ TEST(SplitRegex, ReadsTheSyntaxOfTokenizerFiles) {
   EXPECT_THAT(Matches("\\p{N}{1,3}", "1234567"), ElementsAre("123", "456", "7"));
   EXPECT_THAT(Matches("(?>\\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
   EXPECT_THAT(Matches("a++a", "aaa"), ElementsAre());
+  EXPECT_THAT(Matches("a*+a", "aaa"), ElementsAre());
+  EXPECT_THAT(Matches("a?+ab", "ab aab"), ElementsAre("aab"));
   EXPECT_THAT(Matches("xa{2}?", "xaa xa"), ElementsAre("xaa", "x"));
   EXPECT_THAT(Matches("a{,2}b", "aaab"), ElementsAre("aab"));
   EXPECT_THAT(Matches("a{x}", "a{x} a"), ElementsAre("a{x}"));

@@ -17,23 +17,10 @@ namespace {
 constexpr size_t kLongestToken = 1024;
 constexpr size_t kMostHoles = 1024;  ///< Ranks that a file leaves out.
 
-struct Special {
-  int32_t id;
-  const char* name;
-};
-
-/// A published vocabulary. Patterns are written as tokenizer.json has them.
-struct Published {
-  const char* name;
-  const char* sha256;  ///< Of its file.
-  std::string_view pattern;
-  std::vector<Special> special;
-};
-
 constexpr int32_t kLlama3Tokens = 128000;
 
-const std::vector<Published>& AllPublished() {
-  static const std::vector<Published> all = {
+const std::vector<PublishedRanks>& AllPublished() {
+  static const std::vector<PublishedRanks> all = {
       {"r50k_base",
        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
        RegexOfPattern(SplitPattern::kGpt2),
@@ -98,26 +85,6 @@ std::string_view TakeLine(std::string_view& text) {
   return line;
 }
 
-void AddSpecialTokens(const Published& known, TokenizerDefinition& definition) {
-  for (const Special& token : known.special) {
-    definition.added.push_back({.id = token.id, .content = token.name, .special = true});
-  }
-  if (known.special.front().id != kLlama3Tokens) return;
-  int32_t reserved = 0;
-  for (int32_t id = kLlama3Tokens; id < kLlama3Tokens + 256; ++id) {
-    const bool named = std::any_of(known.special.begin(), known.special.end(),
-                                   [&](const Special& token) { return token.id == id; });
-    if (named) continue;
-    definition.added.push_back(
-        {.id = id,
-         .content = "<|reserved_special_token_" + std::to_string(reserved++) + "|>",
-         .special = true});
-  }
-  definition.form.begin = {kLlama3Tokens};
-  definition.pair_form = {.begin = {kLlama3Tokens}, .middle = {kLlama3Tokens}};
-  definition.has_template = true;
-}
-
 /// A + after a repetition such as {1,3}: possessive to tiktoken, but one or more times to
 /// what reads tokenizer.json.
 bool RepeatsPossessively(std::string_view pattern) {
@@ -134,7 +101,8 @@ bool RepeatsPossessively(std::string_view pattern) {
 }
 
 /// The pattern of the file, as a step of splitting.
-Result<WordSplit> FindPattern(const Published* known, const std::optional<std::string>& given) {
+Result<WordSplit> FindPattern(const PublishedRanks* known,
+                              const std::optional<std::string>& given) {
   WordSplit split;
   split.kind = WordSplit::Kind::kRegex;
   std::string pattern = given.value_or("");
@@ -161,17 +129,41 @@ Result<WordSplit> FindPattern(const Published* known, const std::optional<std::s
 
 }  // namespace
 
+const PublishedRanks* FindPublishedRanks(std::string_view sha256) {
+  for (const PublishedRanks& each : AllPublished()) {
+    if (sha256 == each.sha256) return &each;
+  }
+  return nullptr;
+}
+
+void AddSpecialTokens(const PublishedRanks& known, TokenizerDefinition& definition) {
+  for (const PublishedRanks::Special& token : known.special) {
+    definition.added.push_back({.id = token.id, .content = token.name, .special = true});
+  }
+  if (known.special.front().id != kLlama3Tokens) return;
+  int32_t reserved = 0;
+  for (int32_t id = kLlama3Tokens; id < kLlama3Tokens + 256; ++id) {
+    const bool named =
+        std::any_of(known.special.begin(), known.special.end(),
+                    [&](const PublishedRanks::Special& token) { return token.id == id; });
+    if (named) continue;
+    definition.added.push_back(
+        {.id = id,
+         .content = "<|reserved_special_token_" + std::to_string(reserved++) + "|>",
+         .special = true});
+  }
+  definition.form.begin = {kLlama3Tokens};
+  definition.pair_form = {.begin = {kLlama3Tokens}, .middle = {kLlama3Tokens}};
+  definition.has_template = true;
+}
+
 bool LooksLikeTiktoken(std::string_view text) {
   return ReadLine(TakeLine(text)).has_value();
 }
 
 Result<TokenizerDefinition> ParseTiktoken(std::string_view text,
                                           const std::optional<std::string>& pattern) {
-  const std::string hash = Sha256Hex(text);
-  const Published* known = nullptr;
-  for (const Published& each : AllPublished()) {
-    if (hash == each.sha256) known = &each;
-  }
+  const PublishedRanks* known = FindPublishedRanks(Sha256Hex(text));
   std::vector<std::string> bytes;  // by rank
   std::unordered_map<std::string, int32_t> ranks;
   for (int64_t number = 1; !text.empty(); ++number) {

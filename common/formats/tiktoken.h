@@ -1,13 +1,34 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/formats/tokenizer_json.h"
 #include "common/status.h"
 
 namespace weft {
+
+/// A published vocabulary. Patterns are written as tokenizer.json has them.
+struct PublishedRanks {
+  struct Special {
+    int32_t id;
+    const char* name;
+  };
+
+  const char* name;
+  const char* sha256;  ///< Of its file, in hex.
+  std::string_view pattern;
+  std::vector<Special> special;  ///< Of Llama 3 those with a use; the others are reserved.
+};
+
+/// The vocabulary whose file has this hash, or null.
+const PublishedRanks* FindPublishedRanks(std::string_view sha256);
+
+/// Adds the special tokens of the vocabulary, and what it puts around texts.
+void AddSpecialTokens(const PublishedRanks& known, TokenizerDefinition& definition);
 
 /// Whether a file looks like one of tiktoken: its first line is base64, a space and a number.
 bool LooksLikeTiktoken(std::string_view text);

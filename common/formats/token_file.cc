@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "common/formats/git_lfs.h"
 
 namespace weft {
 namespace {
@@ -79,6 +80,7 @@ Result<TokenFile> TokenFile::Open(Env& env, const std::string& path, TokenFileFo
   auto open = [&]() -> Status {
     if (format == TokenFileFormat::kMegatron) return file.OpenMegatron(env);
     WEFT_ASSIGN_OR_RETURN(file.file_, env.MapFile(path));
+    WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(file.file_->bytes(), BaseName(path)));
     return format == TokenFileFormat::kLlmc ? file.OpenLlmc() : file.OpenNanoGpt();
   };
   if (Status status = open(); !status.ok()) {
@@ -141,7 +143,9 @@ Status TokenFile::OpenMegatron(Env& env) {
     }
   }
   WEFT_ASSIGN_OR_RETURN(index_, env.MapFile(base + ".idx"));
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(index_->bytes(), BaseName(base) + ".idx"));
   WEFT_ASSIGN_OR_RETURN(file_, env.MapFile(base + ".bin"));
+  WEFT_RETURN_IF_ERROR(CheckNotGitLfsPointer(file_->bytes(), BaseName(base) + ".bin"));
   tokens_ = file_->bytes().data();
   return ReadIndex(index_->bytes());
 }

@@ -111,7 +111,8 @@ Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfi
   for (size_t id = 0; id < file.pieces.size(); ++id) {
     const SentencePiece& piece = file.pieces[id];
     definition.tokens.push_back(piece.text);
-    if (piece.type == PieceType::kControl || piece.type == PieceType::kUnknown) {
+    const bool special = piece.type == PieceType::kControl || piece.type == PieceType::kUnknown;
+    if (special && !HasSpecialToken(config, piece.text)) {
       definition.added.push_back(
           {.id = static_cast<int32_t>(id), .content = piece.text, .special = true});
     }
@@ -131,11 +132,11 @@ Result<Tokenizer> Tokenizer::FromSentencePiece(std::string bytes, TokenizerConfi
   name_role("eos_token", file.end);
   name_role("pad_token", file.padding);
   // What these classes of transformers add unless told otherwise.
-  const std::string& name = known.tokenizer_class;
-  const bool llama =
-      name.starts_with("Llama") || name.starts_with("CodeLlama") || name.starts_with("Gemma");
+  const std::string base = BaseClass(known);
+  const bool llama = base == "Llama" || base == "CodeLlama" || base == "Gemma";
+  const bool t5 = base == "T5" || base == "MT5";
   if (llama && !known.add_bos_token) known.add_bos_token = true;
-  if (name.starts_with("T5") && !known.add_eos_token) known.add_eos_token = true;
+  if (t5 && !known.add_eos_token) known.add_eos_token = true;
   WEFT_RETURN_IF_ERROR(tokenizer.FindRoles(definition));
   WEFT_ASSIGN_OR_RETURN(tokenizer.model_, SentencePieceModel::New(std::move(file)));
   return tokenizer;

@@ -42,6 +42,14 @@ Result<std::string> ReadSpelling(const Json& token) {
   return content.get<std::string>();
 }
 
+/// Takes the class that a file names unless another did, as transformers does.
+void ReadClass(const Json& json, const char* file, TokenizerConfig& config) {
+  const Json& name = Member(json, "tokenizer_class");
+  if (!config.tokenizer_class.empty() || !name.is_string()) return;
+  config.tokenizer_class = name.get<std::string>();
+  config.class_file = file;
+}
+
 /// Takes the roles that a file gives.
 Status ReadRoles(const Json& json, const char* file, TokenizerConfig& config) {
   for (const char* key : kRoles) {
@@ -211,9 +219,8 @@ Result<TokenizerConfig> ReadTokenizerConfig(Env& env, const std::string& folder)
                         ReadObject(env, folder, "generation_config.json"));
   WEFT_ASSIGN_OR_RETURN(Json model, ReadObject(env, folder, "config.json"));
   const Json& json = config.tokenizer_config;
-  if (const Json& name = Member(json, "tokenizer_class"); name.is_string()) {
-    config.tokenizer_class = name.get<std::string>();
-  }
+  ReadClass(json, "tokenizer_config.json", config);
+  ReadClass(model, "config.json", config);
   WEFT_RETURN_IF_ERROR(ReadRoles(json, "tokenizer_config.json", config));
   WEFT_RETURN_IF_ERROR(ReadRoles(special_map, "special_tokens_map.json", config));
   WEFT_RETURN_IF_ERROR(ReadSwitches(json, config));
@@ -231,8 +238,30 @@ PrefixSwitches PrefixSwitchesOf(const TokenizerConfig& config) {
   return {.legacy = config.legacy, .add_prefix_space = config.add_prefix_space};
 }
 
+std::string BaseClass(const TokenizerConfig& config) {
+  std::string name = config.tokenizer_class;
+  for (std::string_view ending : {"Fast", "Tokenizer"}) {
+    if (name.ends_with(ending)) name.resize(name.size() - ending.size());
+  }
+  return name;
+}
+
+Status ClassError(const TokenizerConfig& config, const std::string& why) {
+  return InvalidError(config.class_file + " has the tokenizer_class " +
+                      Quoted(config.tokenizer_class) + ", " + why);
+}
+
+bool HasSpecialToken(const TokenizerConfig& config, std::string_view spelling) {
+  return std::any_of(config.added.begin(), config.added.end(), [&](const AddedToken& token) {
+    return token.special && token.content == spelling;
+  });
+}
+
 std::string TokenizerConfigJson(const TokenizerConfig& config) {
   Json json = config.tokenizer_config;
+  if (!config.tokenizer_class.empty() && Member(json, "tokenizer_class").is_null()) {
+    json["tokenizer_class"] = config.tokenizer_class;
+  }
   for (const auto& [role, spelling] : config.roles) {
     if (Member(json, role.c_str()).is_null()) json[role] = spelling;
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/env.h"
@@ -17,10 +18,11 @@ namespace weft {
 struct PrefixSwitches;
 
 /// What the files next to a tokenizer say of it: tokenizer_config.json, special_tokens_map.json,
-/// added_tokens.json, chat_template.jinja, generation_config.json, and the token ids of
-/// config.json. Absent files say nothing; nothing here is guessed.
+/// added_tokens.json, chat_template.jinja, generation_config.json, and the class and the token ids
+/// of config.json. Absent files say nothing; nothing here is guessed.
 struct TokenizerConfig {
   std::string tokenizer_class;  ///< "Qwen2Tokenizer"; "" when no file says.
+  std::string class_file;       ///< The file that said so: tokenizer_config.json or config.json.
 
   /// Spellings of the tokens with a role, by key of tokenizer_config.json: "bos_token",
   /// "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".
@@ -58,6 +60,15 @@ Result<TokenizerConfig> ReadTokenizerConfig(Env& env, const std::string& folder)
 
 /// What `config` says of the space before a text, for ParseSentencePiece.
 PrefixSwitches PrefixSwitchesOf(const TokenizerConfig& config);
+
+/// The tokenizer_class without the endings that say how it is implemented: "Qwen2".
+std::string BaseClass(const TokenizerConfig& config);
+
+/// The error of a class that the files at hand do not serve, for the reason `why`.
+Status ClassError(const TokenizerConfig& config, const std::string& why);
+
+/// Whether added_tokens_decoder or added_tokens.json has this special token.
+bool HasSpecialToken(const TokenizerConfig& config, std::string_view spelling);
 
 /// tokenizer_config.json and generation_config.json that say the same alone; "" for one that would
 /// say nothing.

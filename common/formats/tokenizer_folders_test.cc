@@ -1,15 +1,10 @@
-// Folders of tokenizers: the files next to one, the roles of its tokens, and kinds of tokenizers
-// that only show in their parts. The expected ids follow from the few tokens that each has.
+// Folders of tokenizers: the files next to one, and the roles of its tokens. The expected ids
+// follow from the few tokens that each has.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/formats/byte_alphabet.h"
 #include "common/formats/tiktoken.h"
-#include "common/formats/tokenizer.h"
-#include "common/formats/unicode.h"
-#include "common/formats/utf8.h"
-#include "common/formats/wordpiece.h"
-#include "common/json.h"
+#include "common/formats/tokenizer_testing.h"
 
 namespace weft {
 namespace {
@@ -17,105 +12,21 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using tokenizer_testing::Added;
+using tokenizer_testing::Bytes;
+using tokenizer_testing::Files;
+using tokenizer_testing::Ids;
+using tokenizer_testing::kTokenizers;
+using tokenizer_testing::Loaded;
+using tokenizer_testing::Refusal;
+using tokenizer_testing::Template;
 
-using Files = std::map<std::string, std::string>;
-
-const std::string kTokenizers =
-    std::string(WEFT_SOURCE_DIR) + "/common/formats/testdata/tokenizers/";
-
-/// A folder with these files, which goes at the end.
-class Folder {
- public:
-  explicit Folder(const Files& files)
-      : path_(::testing::TempDir() + "tokenizer_folder_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    (void)Env::Posix().RemoveTree(path_);
-    EXPECT_TRUE(Env::Posix().CreateDirs(path_).ok());
-    for (const auto& [name, content] : files) {
-      EXPECT_TRUE(WriteFileAtomic(Env::Posix(), JoinPath(path_, name), content).ok());
-    }
-  }
-  ~Folder() { EXPECT_TRUE(Env::Posix().RemoveTree(path_).ok()); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  Result<Tokenizer> Load(const std::string& name = "") const {
-    return Tokenizer::Load(Env::Posix(), name.empty() ? path_ : JoinPath(path_, name));
-  }
-
- private:
-  std::string path_;
-};
-
-Tokenizer Loaded(const Files& files, const std::string& name = "") {
-  Result<Tokenizer> tokenizer = Folder(files).Load(name);
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
-  return *std::move(tokenizer);
-}
-
-std::string Refusal(const Files& files, const std::string& name = "") {
-  Result<Tokenizer> tokenizer = Folder(files).Load(name);
-  EXPECT_FALSE(tokenizer.ok());
-  EXPECT_EQ(tokenizer.status().code(), StatusCode::kInvalid);
-  return tokenizer.status().message();
-}
-
-std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view text,
-                         SpecialTokens special = SpecialTokens::kAsText) {
-  std::vector<int32_t> ids;
-  const Status status = tokenizer.Encode(text, ids, special);
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  return ids;
-}
-
-Json Added(int id, const char* content, bool special, bool normalized = false) {
-  return {{"id", id},        {"content", content},       {"special", special},  {"lstrip", false},
-          {"rstrip", false}, {"normalized", normalized}, {"single_word", false}};
-}
-
-/// Byte-level BPE without merges: ids are bytes, in the order of the alphabet's bytes, and then
-/// the tokens "<|endoftext|>", "</s>" and "<s>".
-Json Bytes() {
-  Json vocab = Json::object();
-  for (int byte = 0; byte < 256; ++byte) {
-    vocab[BytesToAlphabet(std::string(1, static_cast<char>(byte)))] = byte;
-  }
-  return {
-      {"version", "1.0"},
-      {"added_tokens", {Added(256, "<|endoftext|>", true)}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-      {"post_processor", nullptr},
-      {"decoder", {{"type", "ByteLevel"}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
-}
-
-/// Several special tokens; no name says which one ends a text.
+/// Several special tokens, "</s>" and "<s>" among them; no name says which one ends a text.
 Json ManySpecial() {
   Json json = Bytes();
   json["added_tokens"].push_back(Added(257, "</s>", true));
   json["added_tokens"].push_back(Added(258, "<s>", true));
   return json;
-}
-
-Json Template(const Json& before, const Json& after) {
-  Json single = Json::array();
-  Json special = Json::object();
-  auto add = [&](const Json& token) {
-    if (token.is_null()) return;
-    const auto name = token[1].get<std::string>();
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-    special[name] = {{"id", name}, {"ids", {token[0]}}, {"tokens", {name}}};
-  };
-  add(before);
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  add(after);
-  Json pair = single;
-  pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 0}}}});
-  return {{"type", "TemplateProcessing"},
-          {"single", single},
-          {"pair", pair},
-          {"special_tokens", special}};
 }
 
 TEST(TokenRoles, ComeFromTheFilesBesideTheTokenizer) {
@@ -290,6 +201,67 @@ TEST(TokenizerFolder, TakesTheModelWhereTheJsonIsNotSupported) {
               AllOf(HasSubstr("tokenizer.json and spiece.model disagree"), HasSubstr("token 7")));
 }
 
+TEST(TokenizerFolder, RefusesAModelWhoseClassGivesOtherIdsThanItsPieces) {
+  const std::string model = *ReadFile(Env::Posix(), kTokenizers + "unigram.model");
+  auto config = [](const std::string& name) {
+    return "{\"tokenizer_class\": \"" + name + "\", \"eos_token\": \"</s>\"}";
+  };
+  // What transformers 4.57 moves, or changes the text for.
+  for (const char* name : {"XLMRobertaTokenizer", "MBartTokenizerFast", "NllbTokenizer",
+                           "CamembertTokenizer", "PegasusTokenizerFast", "AlbertTokenizer"}) {
+    EXPECT_THAT(Refusal({{"spiece.model", model}, {"tokenizer_config.json", config(name)}}),
+                AllOf(HasSubstr("tokenizer_config.json has the tokenizer_class \"" +
+                                std::string(name) + "\""),
+                      HasSubstr("spiece.model"), HasSubstr("AutoTokenizer")));
+  }
+  EXPECT_THAT(Refusal({{"spiece.model", model}, {"config.json", config("PegasusTokenizer")}}),
+              HasSubstr(": config.json has the tokenizer_class \"PegasusTokenizer\""));
+  EXPECT_THAT(
+      Refusal({{"sentencepiece.bpe.model", model}}),
+      AllOf(HasSubstr("models with a sentencepiece.bpe.model"), HasSubstr("AutoTokenizer")));
+  EXPECT_THAT(
+      Refusal({{"spiece.model", model}, {"tokenizer_config.json", R"({"do_lower_case": true})"}}),
+      HasSubstr("do_lower_case true"));
+  const Tokenizer plain = Loaded({{"spiece.model", model}});
+  EXPECT_THAT(plain.model_form(false).end, ElementsAre());
+  for (const char* name : {"T5Tokenizer", "MT5TokenizerFast"}) {
+    const Tokenizer t5 = Loaded({{"spiece.model", model}, {"config.json", config(name)}});
+    EXPECT_THAT(t5.model_form(false).end, ElementsAre(2));
+    EXPECT_EQ(Ids(t5, "the kalo"), Ids(plain, "the kalo"));
+    Files files;
+    for (const TokenizerFile& file : t5.files()) files[file.name] = file.content;
+    EXPECT_THAT(Loaded(files).model_form(false).end, ElementsAre(2));
+  }
+}
+
+TEST(TokenizerFolder, TakesTheJsonWhereTheIdsOfTheModelAreOthers) {
+  const std::string model = *ReadFile(Env::Posix(), kTokenizers + "unigram.model");
+  Json json = *ParseJson(*ReadFile(Env::Posix(), kTokenizers + "xlmr.json"));
+  // <s>, <pad>, </s>, <unk>, and each piece moved by one, as XLM-RoBERTa has them.
+  Json& vocab = json["model"]["vocab"];
+  vocab.erase(vocab.begin(), vocab.begin() + 4);
+  const Json first =
+      Json::array({{"<s>", 0.0}, {"<pad>", 0.0}, {"</s>", 0.0}, {"<unk>", 0.0}, {"zzzz", -20.0}});
+  vocab.insert(vocab.begin(), first.begin(), first.end());
+  json["model"]["unk_id"] = 3;
+  json["added_tokens"] = {Added(0, "<s>", true), Added(1, "<pad>", true), Added(2, "</s>", true),
+                          Added(3, "<unk>", true)};
+  json["post_processor"] = Template({0, "<s>"}, nullptr);
+  const Files files{{"tokenizer.json", json.dump()}, {"sentencepiece.bpe.model", model}};
+  const Tokenizer tokenizer = Loaded(files);
+  EXPECT_EQ(tokenizer.kind(), "Unigram");
+  EXPECT_EQ(tokenizer.TokenOf(3), "<unk>");
+  EXPECT_THAT(tokenizer.model_form(false).begin, ElementsAre(0));
+  Files named{{"tokenizer.json", json.dump()}, {"spiece.model", model}};
+  EXPECT_THAT(Refusal(named), HasSubstr("tokenizer.json and spiece.model disagree"));
+  named["tokenizer_config.json"] = R"({"tokenizer_class": "PegasusTokenizer"})";
+  EXPECT_EQ(Loaded(named).kind(), "Unigram");
+  // Where the json is not supported the model does not stand in for it.
+  json["normalizer"] = {{"type", "Nmt"}};
+  EXPECT_THAT(Refusal({{"tokenizer.json", json.dump()}, {"sentencepiece.bpe.model", model}}),
+              HasSubstr("Nmt"));
+}
+
 TEST(TokenizerFolder, SaysThatAFileIsAPointerOfGitLfs) {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n";
@@ -319,6 +291,25 @@ TEST(TokenizerFolder, FollowsTheSwitchesOfAVocabulary) {
       HasSubstr("BertJapaneseTokenizer"));
 }
 
+TEST(TokenizerFolder, RefusesSwitchesThatTheJsonSetsOtherwise) {
+  const std::string bert = *ReadFile(Env::Posix(), kTokenizers + "bert.json");
+  auto refusal = [](const std::string& json, const std::string& key, const char* config,
+                    const char* tokenizer) {
+    EXPECT_THAT(Refusal({{"tokenizer.json", json},
+                         {"tokenizer_config.json", "{\"" + key + "\": " + config + "}"}}),
+                HasSubstr("tokenizer_config.json has " + key + " " + config +
+                          ", but tokenizer.json says " + tokenizer));
+  };
+  refusal(bert, "do_lower_case", "false", "true");
+  refusal(bert, "strip_accents", "false", "true");
+  refusal(bert, "tokenize_chinese_chars", "false", "true");
+  refusal(Bytes().dump(), "add_prefix_space", "true", "false");
+  const std::string agreed =
+      R"({"do_lower_case": true, "strip_accents": null, "tokenize_chinese_chars": true})";
+  EXPECT_EQ(Loaded({{"tokenizer.json", bert}, {"tokenizer_config.json", agreed}}).kind(),
+            "WordPiece");
+}
+
 TEST(TokenizerFolder, SplitsAVocabularyWithMergesAsItsClassDoes) {
   Json vocab = Bytes()["model"]["vocab"];
   vocab["12"] = 256;
@@ -341,6 +332,55 @@ TEST(TokenizerFolder, SplitsAVocabularyWithMergesAsItsClassDoes) {
   EXPECT_THAT(Refusal(with(R"({"tokenizer_class": "CLIPTokenizer"})")), HasSubstr("CLIPTokenizer"));
 }
 
+TEST(TokenizerFolder, TakesSpecialTokensAsTheConfigHasThem) {
+  // What transformers 4.57 saves of classes that are not fast has them normalized.
+  auto decoder = [](const std::vector<std::pair<int, const char*>>& tokens) {
+    Json json = Json::object();
+    for (const auto& [id, content] : tokens) {
+      json[std::to_string(id)] = Added(id, content, /*special=*/true, /*normalized=*/true);
+    }
+    return json;
+  };
+  Json vocab = Bytes()["model"]["vocab"];
+  vocab["<|endoftext|>"] = 256;
+  Files files{{"vocab.json", vocab.dump()}, {"merges.txt", "#version: 0.2\n"}};
+  Json config = {{"tokenizer_class", "GPT2Tokenizer"},
+                 {"eos_token", "<|endoftext|>"},
+                 {"added_tokens_decoder", decoder({{256, "<|endoftext|>"}})}};
+  files["tokenizer_config.json"] = config.dump();
+  const Tokenizer gpt2 = Loaded(files);
+  EXPECT_EQ(gpt2.end_of_text(), 256);
+  EXPECT_EQ(Ids(gpt2, "a<|endoftext|>", SpecialTokens::kAsTokens),
+            (std::vector<int32_t>{'a', 256}));
+  EXPECT_EQ(Ids(gpt2, "<|endoftext|>").size(), 13u);
+  // One that could be read from a document is none of these classes.
+  config["added_tokens_decoder"]["256"]["special"] = false;
+  files["tokenizer_config.json"] = config.dump();
+  EXPECT_THAT(Refusal(files), HasSubstr("make them say the same"));
+
+  files.clear();
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    files[name] = *ReadFile(Env::Posix(), kTokenizers + "roberta/" + name);
+  }
+  config = {{"tokenizer_class", "RobertaTokenizer"},
+            {"added_tokens_decoder",
+             decoder({{0, "<s>"}, {1, "<pad>"}, {2, "</s>"}, {3, "<unk>"}, {4, "<mask>"}})}};
+  config["added_tokens_decoder"]["4"]["normalized"] = false;
+  config["added_tokens_decoder"]["4"]["lstrip"] = true;
+  files["tokenizer_config.json"] = config.dump();
+  const Tokenizer roberta = Loaded(files);
+  EXPECT_THAT(roberta.special_tokens(), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(roberta.model_form(true).middle, ElementsAre(2, 2));
+  EXPECT_EQ(Ids(roberta, "<s>", SpecialTokens::kAsTokens), std::vector<int32_t>{0});
+
+  config = {{"added_tokens_decoder", decoder({{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}})}};
+  const Tokenizer piece =
+      Loaded({{"tokenizer.model", *ReadFile(Env::Posix(), kTokenizers + "unigram.model")},
+              {"tokenizer_config.json", config.dump()}});
+  EXPECT_THAT(piece.special_tokens(), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(piece.end_of_text(), 2);
+}
+
 TEST(TokenizerFolder, AsksForWhatRanksDoNotSay) {
   std::string ranks;
   // "a", "b", "ab", " ".
@@ -359,148 +399,37 @@ TEST(TokenizerFolder, AsksForWhatRanksDoNotSay) {
       HasSubstr("(?>X{1,3})"));
 }
 
-/// BPE over characters as Llama 2 has it: spaces are "▁", one comes before the text, and bytes
-/// are fallen back on.
-Json Llama2() {
-  Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
-  for (int byte = 0; byte < 256; ++byte) {
-    constexpr char kDigits[] = "0123456789ABCDEF";
-    vocab[std::string("<0x") + kDigits[byte >> 4] + kDigits[byte & 15] + ">"] = 3 + byte;
+TEST(PublishedRanks, AreKnownByTheirHashWithTheirSpecialTokens) {
+  EXPECT_EQ(FindPublishedRanks(std::string(64, '0')), nullptr);
+  const PublishedRanks* cl100k =
+      FindPublishedRanks("223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7");
+  ASSERT_NE(cl100k, nullptr);
+  TokenizerDefinition definition;
+  AddSpecialTokens(*cl100k, definition);
+  EXPECT_EQ(definition.added.size(), 5u);
+  EXPECT_FALSE(definition.has_template);
+
+  const PublishedRanks* llama3 =
+      FindPublishedRanks("82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55");
+  ASSERT_NE(llama3, nullptr);
+  definition = {};
+  AddSpecialTokens(*llama3, definition);
+  std::map<int32_t, std::string> names;
+  for (const AddedToken& token : definition.added) {
+    EXPECT_TRUE(token.special) << token.content;
+    names[token.id] = token.content;
   }
-  int id = 259;
-  for (const char* token : {"▁", "a", "b", "é", "ab", "▁ab"}) vocab[token] = id++;
-  return {
-      {"version", "1.0"},
-      {"added_tokens", {Added(0, "<unk>", true), Added(1, "<s>", true), Added(2, "</s>", true)}},
-      {"normalizer",
-       {{"type", "Sequence"},
-        {"normalizers",
-         {{{"type", "Prepend"}, {"prepend", "▁"}},
-          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}}}}}},
-      {"pre_tokenizer", nullptr},
-      {"post_processor", Template({1, "<s>"}, nullptr)},
-      {"decoder",
-       {{"type", "Sequence"},
-        {"decoders",
-         {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
-          {{"type", "ByteFallback"}},
-          {{"type", "Fuse"}},
-          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
-      {"model",
-       {{"type", "BPE"},
-        {"unk_token", "<unk>"},
-        {"fuse_unk", true},
-        {"byte_fallback", true},
-        {"vocab", vocab},
-        {"merges", {"a b", "▁ ab"}}}}};
-}
-
-TEST(CharacterBpe, FallsBackOnBytes) {
-  Result<Tokenizer> tokenizer = Tokenizer::FromJson(Llama2().dump());
-  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
-  EXPECT_EQ(tokenizer->kind(), "BPE");
-  // "東" is e6 9d b1.
-  const std::vector<int32_t> ids = Ids(*tokenizer, "ab aé東");
-  EXPECT_EQ(ids, (std::vector<int32_t>{264, 259, 260, 262, 3 + 0xe6, 3 + 0x9d, 3 + 0xb1}));
-  EXPECT_EQ(*tokenizer->Decode(ids), "ab aé東");
-  EXPECT_EQ(*tokenizer->Decode(ids, /*at_start=*/false), " ab aé東");
-  EXPECT_EQ(Ids(*tokenizer, "\xff"), (std::vector<int32_t>{259, 3 + 0xff}));
-  EXPECT_THAT(tokenizer->form(false).begin, ElementsAre(1));
-  EXPECT_THAT(tokenizer->form(false).end, ElementsAre(2));
-  // Parts of a text are normalized each on its own, so it must not be cut.
-  EXPECT_EQ(tokenizer->SafeCut("ab ab", 0), 5u);
-}
-
-TEST(CharacterBpe, GivesTheUnknownTokenOrSaysThatThereIsNone) {
-  Json json = Llama2();
-  json["model"]["byte_fallback"] = false;
-  EXPECT_EQ(Ids(*Tokenizer::FromJson(json.dump()), "東京a東"),
-            (std::vector<int32_t>{259, 0, 260, 0}));
-  json["model"]["fuse_unk"] = false;
-  EXPECT_EQ(Ids(*Tokenizer::FromJson(json.dump()), "東京"), (std::vector<int32_t>{259, 0, 0}));
-  json["model"]["unk_token"] = nullptr;
-  EXPECT_EQ(Ids(*Tokenizer::FromJson(json.dump()), "東a"), (std::vector<int32_t>{259, 260}));
-  json["model"]["unk_token"] = "<none>";
-  std::vector<int32_t> ids;
-  EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("東", ids).message(), HasSubstr("<none>"));
-}
-
-TEST(ByteLevelBpe, LosesBytesWithoutATokenAsTheReferenceDoes) {
-  Json json = Bytes();
-  json["model"]["vocab"].erase("b");
-  EXPECT_EQ(Ids(*Tokenizer::FromJson(json.dump()), "abc"), (std::vector<int32_t>{'a', 'c'}));
-}
-
-TEST(ByteLevelBpe, SplitsInStepsBeforeTheBytes) {
-  Json json = Bytes();
-  json["model"]["vocab"]["12"] = 300;
-  json["model"]["vocab"]["Ġ1"] = 301;
-  json["model"]["merges"] = {"1 2", "Ġ 1"};
-  EXPECT_EQ(Ids(*Tokenizer::FromJson(json.dump()), "12 1"), (std::vector<int32_t>{300, 301}));
-  json["pre_tokenizer"] = {
-      {"type", "Sequence"},
-      {"pretokenizers",
-       {{{"type", "Digits"}, {"individual_digits", true}}, json["pre_tokenizer"]}}};
-  const Tokenizer digits = *Tokenizer::FromJson(json.dump());
-  EXPECT_EQ(Ids(digits, "12 1"), (std::vector<int32_t>{'1', '2', ' ', '1'}));
-  EXPECT_EQ(digits.SafeCut("ab cd", 0), 2u);
-}
-
-TEST(AddedTokens, ThatAreNormalizedAreLookedForInNormalizedText) {
-  Json json = Bytes();
-  json["normalizer"] = {{"type", "Lowercase"}};
-  json["added_tokens"].push_back(Added(300, "MyBrand", false, /*normalized=*/true));
-  json["added_tokens"].push_back(Added(301, "Raw", false));
-  json["added_tokens"].push_back(Added(302, "word", false));
-  json["added_tokens"].back()["single_word"] = true;
-  const Tokenizer tokenizer = *Tokenizer::FromJson(json.dump());
-  EXPECT_EQ(Ids(tokenizer, "MYbrand"), std::vector<int32_t>{300});
-  EXPECT_EQ(Ids(tokenizer, "Raw"), std::vector<int32_t>{301});
-  EXPECT_EQ(Ids(tokenizer, "RAW"), (std::vector<int32_t>{'r', 'a', 'w'}));
-  EXPECT_EQ(Ids(tokenizer, "a word."), (std::vector<int32_t>{'a', ' ', 302, '.'}));
-  EXPECT_EQ(Ids(tokenizer, "words").size(), 5u);
-  EXPECT_EQ(Ids(tokenizer, "éword").size(), 6u);
-}
-
-TEST(AddedTokens, MayBeMany) {
-  Json json = Bytes();
-  for (int i = 0; i < 20000; ++i) {
-    json["added_tokens"].push_back(
-        Added(300 + i, ("<" + std::to_string(100000 + i) + ">").c_str(), false));
-  }
-  const Tokenizer tokenizer = *Tokenizer::FromJson(json.dump());
-  std::string text(300000, '<');
-  text += "<119999>";
-  const std::vector<int32_t> ids = Ids(tokenizer, text);
-  EXPECT_EQ(ids.size(), 300001u);
-  EXPECT_EQ(ids.back(), 300 + 19999);
-  json["added_tokens"].push_back(Added(90000, std::string(5000, 'x').c_str(), false));
-  EXPECT_THAT(Tokenizer::FromJson(json.dump()).status().message(), HasSubstr("5000 bytes"));
-}
-
-TEST(UnigramModel, WithoutAnUnknownTokenLoadsAndSaysWhatItCannotEncode) {
-  Json json = *ParseJson(*ReadFile(Env::Posix(), kTokenizers + "t5.json"));
-  const Tokenizer with = *Tokenizer::FromJson(json.dump());
-  json["model"]["unk_id"] = nullptr;
-  Result<Tokenizer> without = Tokenizer::FromJson(json.dump());
-  ASSERT_TRUE(without.ok()) << without.status().ToString();
-  EXPECT_EQ(Ids(*without, "the kalo"), Ids(with, "the kalo"));
-  std::vector<int32_t> ids;
-  EXPECT_THAT(without->Encode("the 東", ids).message(),
-              AllOf(HasSubstr("東"), HasSubstr("unknown token")));
-}
-
-TEST(NormalForm, SortsLongRunsOfMarksAndKeepsThoseOfOneClassInOrder) {
-  // U+0301 and U+0300 are of class 230, U+0323 of 220.
-  EXPECT_EQ(ToNormalForm("a\u0301\u0300\u0323", NormalForm::kNfd), "a\u0323\u0301\u0300");
-  EXPECT_EQ(ToNormalForm("a\u0301\u0323", NormalForm::kNfc), "\u1ea1\u0301");
-  EXPECT_EQ(ToNormalForm("\u1112\u1161\u11ab", NormalForm::kNfc), "\ud55c");
-  EXPECT_EQ(ToNormalForm("\ufb01\u2460", NormalForm::kNfkc), "fi1");
-  std::string marks = "a", sorted = "a";
-  constexpr int kMarks = 200000;  // quadratic time would be minutes
-  for (int i = 0; i < kMarks; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
-  for (int i = 0; i < kMarks; ++i) sorted += i < kMarks / 2 ? "\u0323" : "\u0301";
-  EXPECT_EQ(ToNormalForm(marks, NormalForm::kNfd), sorted);
+  // As the tokenizer.json of Llama 3.1 has them.
+  ASSERT_EQ(names.size(), 256u);
+  EXPECT_EQ(definition.added.size(), 256u);
+  EXPECT_EQ(names.begin()->first, 128000);
+  EXPECT_EQ(names.rbegin()->first, 128255);
+  EXPECT_EQ(names[128000], "<|begin_of_text|>");
+  EXPECT_EQ(names[128002], "<|reserved_special_token_0|>");
+  EXPECT_EQ(names[128009], "<|eot_id|>");
+  EXPECT_EQ(names[128011], "<|reserved_special_token_3|>");
+  EXPECT_EQ(names[128255], "<|reserved_special_token_247|>");
+  EXPECT_THAT(definition.form.begin, ElementsAre(128000));
 }
 
 }  // namespace

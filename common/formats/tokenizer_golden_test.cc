@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Files, GoldenTokenizer,
                                            "defined_unigram.model", "defined_bpe.model",
                                            "defined_spaces.model", "llama_first", "llama_no_prefix",
                                            "t5_first", "llama2_chat", "llama2.json", "qwen2.json",
-                                           "neox.json", "smollm.json", "o200k.json", "roberta",
+                                           "neox.json", "smollm.json", "o200k.json", "possessive.json", "roberta",
                                            "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
                          [](const auto& test) {
                            std::string name = test.param;

@@ -1,6 +1,8 @@
 // Tokenizer::Load: which of the known files a path holds.
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/formats/git_lfs.h"
@@ -14,8 +16,8 @@ namespace weft {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
-constexpr std::array<const char*, 3> kModels = {"tokenizer.model", "spiece.model",
-                                                "sentencepiece.bpe.model"};
+constexpr const char* kShiftedModel = "sentencepiece.bpe.model";
+constexpr std::array<const char*, 3> kModels = {"tokenizer.model", "spiece.model", kShiftedModel};
 
 constexpr const char* kHint =
     ". hint: give a tokenizer.json, a SentencePiece .model, ranks of tiktoken or a vocab.txt, or a "
@@ -46,6 +48,32 @@ Result<Tokenizer> FromRanks(Env& env, const std::string& path, const std::string
   return Tokenizer::Create(std::move(definition), std::move(config));
 }
 
+/// A SentencePiece model gives the ids of its pieces here. kInvalid: by its class or the name of
+/// its file it may be of those of transformers that move ids or change the text before.
+Status CheckReadAsItIs(const TokenizerConfig& config, const std::string& path) {
+  constexpr std::array<std::string_view, 7> kClasses = {"Llama", "CodeLlama", "Gemma",         "T5",
+                                                        "MT5",   "Reformer",  "BertGeneration"};
+  const std::string hint =
+      ". hint: save its tokenizer.json with "
+      "`AutoTokenizer.from_pretrained(...).save_pretrained(...)`";
+  const std::string base = BaseClass(config);
+  const bool known = std::find(kClasses.begin(), kClasses.end(), base) != kClasses.end();
+  // The last two do what a tokenizer.json says.
+  const bool none = base.empty() || base == "PreTrained" || base == "TokenizersBackend";
+  if (!known && !none) {
+    return ClassError(config, "which may give other ids than those of " + BaseName(path) + hint);
+  }
+  if (none && BaseName(path) == kShiftedModel) {
+    return InvalidError(std::string("models with a ") + kShiftedModel +
+                        " (XLM-RoBERTa, mBART, NLLB, CamemBERT) have other ids than it" + hint);
+  }
+  if (config.do_lower_case.value_or(false)) {
+    return InvalidError("tokenizer_config.json has do_lower_case true, which is not done for " +
+                        BaseName(path) + hint);
+  }
+  return OkStatus();
+}
+
 /// The tokenizer in one file, whose kind shows in its first bytes and its name.
 Result<Tokenizer> FromFile(Env& env, const std::string& path, TokenizerConfig config) {
   WEFT_ASSIGN_OR_RETURN(std::string content, ReadTokenizerFile(env, path));
@@ -55,13 +83,16 @@ Result<Tokenizer> FromFile(Env& env, const std::string& path, TokenizerConfig co
     return Tokenizer::FromJson(std::move(json), std::move(config));
   }
   if (path.ends_with(".model")) {
+    WEFT_RETURN_IF_ERROR(CheckReadAsItIs(config, path));
     return Tokenizer::FromSentencePiece(std::move(content), std::move(config));
   }
   return Tokenizer::FromJson(std::move(content), std::move(config));
 }
 
-/// A tokenizer.json and a SentencePiece model of one folder must have the same tokens.
+/// A tokenizer.json and a SentencePiece model of one folder must have the same tokens, where the
+/// ids of the model are those of its pieces.
 Status CheckAgree(Env& env, const Tokenizer& tokenizer, const std::string& model_path) {
+  if (!CheckReadAsItIs(tokenizer.config(), model_path).ok()) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(std::string content, ReadTokenizerFile(env, model_path));
   if (LooksLikeTiktoken(content)) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(SentencePieceFile model, ParseSentencePiece(content));

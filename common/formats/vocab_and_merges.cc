@@ -9,17 +9,11 @@ namespace {
 
 constexpr JsonLimits kLimits = {.bytes = size_t{256} << 20, .depth = 16};
 
-/// A class of transformers without the endings that say how it is implemented.
-std::string BaseClass(std::string name) {
-  for (const char* ending : {"Fast", "Tokenizer"}) {
-    if (name.ends_with(ending)) name.resize(name.size() - std::string_view(ending).size());
-  }
-  return name;
-}
-
-void AddSpecial(const Json& vocab, const char* spelling, TokenizerDefinition& definition) {
+/// Makes a token of the vocabulary a special one, unless the config says what it is like.
+void AddSpecial(const Json& vocab, const char* spelling, const TokenizerConfig& config,
+                TokenizerDefinition& definition) {
   const auto it = vocab.find(spelling);
-  if (it == vocab.end()) return;
+  if (it == vocab.end() || HasSpecialToken(config, spelling)) return;
   // RoBERTa's mask takes the space before it.
   definition.added.push_back({.id = it->get<int32_t>(),
                               .content = spelling,
@@ -27,25 +21,26 @@ void AddSpecial(const Json& vocab, const char* spelling, TokenizerDefinition& de
                               .lstrip = std::string_view(spelling) == "<mask>"});
 }
 
-Status ApplyClass(const std::string& name, const Json& vocab, TokenizerDefinition& definition) {
-  const std::string base = BaseClass(name);
+Status ApplyClass(const TokenizerConfig& config, const Json& vocab,
+                  TokenizerDefinition& definition) {
+  const std::string base = BaseClass(config);
   if (base == "Qwen2") {
     WordSplit split;
     split.kind = WordSplit::Kind::kRegex;
     WEFT_ASSIGN_OR_RETURN(split.regex, SplitRegex::Compile(RegexOfPattern(SplitPattern::kQwen2)));
     definition.splits = {split};
     definition.normalizer = {NormalForm::kNfc};
-    AddSpecial(vocab, "<|endoftext|>", definition);
+    AddSpecial(vocab, "<|endoftext|>", config, definition);
     return OkStatus();
   }
   definition.splits = {Gpt2Split()};
   if (base == "Roberta" || base == "Longformer" || base == "Bart" || base == "LED") {
     for (const char* token : {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}) {
-      AddSpecial(vocab, token, definition);
+      AddSpecial(vocab, token, config, definition);
     }
     const auto begin = vocab.find("<s>"), end = vocab.find("</s>");
     if (begin == vocab.end() || end == vocab.end()) {
-      return InvalidError("vocab.json has no <s> and </s>, which a " + name + " needs");
+      return ClassError(config, "which needs <s> and </s>; vocab.json has none");
     }
     const auto first = begin->get<int64_t>(), last = end->get<int64_t>();
     definition.form = {.begin = {first}, .end = {last}};
@@ -54,12 +49,12 @@ Status ApplyClass(const std::string& name, const Json& vocab, TokenizerDefinitio
     return OkStatus();
   }
   if (base.empty() || base == "GPT2" || base == "GPTNeoX") {
-    AddSpecial(vocab, "<|endoftext|>", definition);
+    AddSpecial(vocab, "<|endoftext|>", config, definition);
     return OkStatus();
   }
-  return InvalidError(
-      "tokenizer_config.json has the tokenizer_class " + Json(name).dump() +
-      ", and vocab.json and merges.txt do not say how it splits text. hint: save its "
+  return ClassError(
+      config,
+      "and vocab.json and merges.txt do not say how it splits text. hint: save its "
       "tokenizer.json with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`");
 }
 
@@ -86,7 +81,7 @@ Result<TokenizerDefinition> ParseVocabAndMerges(std::string_view vocab_json,
       return s.WithContext("merges.txt");
     }
   }
-  WEFT_RETURN_IF_ERROR(ApplyClass(config.tokenizer_class, *vocab, definition));
+  WEFT_RETURN_IF_ERROR(ApplyClass(config, *vocab, definition));
   if (config.add_prefix_space.value_or(false)) {
     // transformers puts it before GPT-2's pattern and behind that of Qwen2.
     const bool gpt2 = definition.normalizer.empty();

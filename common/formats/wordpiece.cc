@@ -115,14 +115,8 @@ void WordPieceModel::Decode(std::span<const int32_t> ids, bool at_start, std::st
 Result<std::string> WordPieceJson(std::string_view vocab_txt, const TokenizerConfig& config) {
   constexpr std::array<std::string_view, 5> kClasses = {"", "Bert", "DistilBert", "Electra",
                                                         "MobileBert"};
-  std::string base = config.tokenizer_class;
-  for (std::string_view ending : {"Fast", "Tokenizer"}) {
-    if (base.ends_with(ending)) base.resize(base.size() - ending.size());
-  }
-  if (std::find(kClasses.begin(), kClasses.end(), base) == kClasses.end()) {
-    return InvalidError("tokenizer_config.json has the tokenizer_class " +
-                        Json(config.tokenizer_class).dump() +
-                        ", which is not one of BERT's that a vocab.txt is read for");
+  if (std::find(kClasses.begin(), kClasses.end(), BaseClass(config)) == kClasses.end()) {
+    return ClassError(config, "which is not one of BERT's that a vocab.txt is read for");
   }
   Json vocab = Json::object();
   bool lowercase = true;

@@ -78,6 +78,15 @@ class Encoders(unittest.TestCase):
         self.assertEqual(tokens["model_input_names"], ["input_ids", "attention_mask"])
         self.assertEqual(tokens["truncation_side"], "left")
 
+    def test_rows_with_nothing_to_predict_are_left_out_and_said(self):
+        rows = [{"text": text} for text in ["kalo the mi"] * 20 + ["\u9f98\u9f98"]]
+        (self.cluster.folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        data = {"train": ["rows.jsonl"], "batching": "pad_uniform", "validation_fraction": 0,
+                "tokenizer": {"path": str(ROOT / "common/formats/testdata/tokenizers/bert.json")}}
+        result = self.train(self.job("mlm", {"family": "bert", "head": "masked_lm"}, data, steps=2))
+        self.assertIn("1 of 21 training sequences are left out: they are special tokens alone (unknown "
+                      "ones among them) and have nothing to predict", result.out)
+
     def test_masked_words_then_classes_from_what_was_learnt(self):
         data = {"train": ["text.txt"], "tokenizer": {"vocab_size": 300}}
         self.train(self.job("mlm", {"family": "bert"}, data, steps=150))

@@ -369,6 +369,14 @@ def mixed_byte_bpes():
     record_plain("roberta", roberta, MIXED_TEXTS)
 
 
+def possessive():
+    """A tokenizer.json whose pattern has possessive quantifiers."""
+    pattern = CL100K.replace(r"\p{N}{1,3}+", r"(?>\p{N}{1,3})")
+    tokenizer = trained_bytes(split_bytes(pattern), 400, MIXED_LINES)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    record_hf("possessive.json", tokenizer, MIXED_TEXTS)
+
+
 def llama2():
     """BPE over characters: a space before the text, and bytes where there is no character."""
     special = ["<unk>", "<s>", "</s>"]
@@ -448,7 +456,8 @@ def bytes_to_unicode():
 
 
 KINDS = {"wordpiece": wordpiece, "sentencepieces": sentencepieces, "byte_bpes": byte_bpes,
-         "mixed_byte_bpes": mixed_byte_bpes, "llama2": llama2, "user_defined": user_defined, "prefix_switches": prefix_switches,
+         "mixed_byte_bpes": mixed_byte_bpes, "possessive": possessive, "llama2": llama2,
+         "user_defined": user_defined, "prefix_switches": prefix_switches,
          "added_to_sentencepiece": added_to_sentencepiece}
 GOLDEN = HERE / "tokenizer_files.json"
 before = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}

@@ -25,15 +25,34 @@ bool IsLess(const std::string& a, const std::string& b) {
   return x != y ? x < y : a.size() < b.size();
 }
 
+/// The names that transformers gives to classes that have none.
+std::vector<std::string> DefaultNames(size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back("LABEL_" + std::to_string(i));
+  return names;
+}
+
+/// The numbers below `count`, as std::to_string writes them.
+std::vector<std::string> Numbers(size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+bool Includes(const std::vector<std::string>& all, const std::set<std::string>& names) {
+  const std::set<std::string> known(all.begin(), all.end());
+  return known.size() == all.size() && !names.empty() &&
+         std::includes(known.begin(), known.end(), names.begin(), names.end());
+}
+
 }  // namespace
 
 std::vector<std::string> OrderClasses(const std::set<std::string>& names,
                                       const std::vector<std::string>& of_model) {
-  const std::set<std::string> known(of_model.begin(), of_model.end());
-  const bool unique = known.size() == of_model.size();
-  if (unique && !names.empty() &&
-      std::includes(known.begin(), known.end(), names.begin(), names.end())) {
-    return of_model;
+  if (Includes(of_model, names)) return of_model;
+  if (of_model == DefaultNames(of_model.size())) {
+    std::vector<std::string> numbers = Numbers(of_model.size());
+    if (Includes(numbers, names)) return numbers;
   }
   std::vector<std::string> order(names.begin(), names.end());
   if (std::all_of(order.begin(), order.end(), IsWholeNumber)) {
@@ -48,6 +67,7 @@ Result<std::vector<std::string>> ClassesOfModel(Env& env, const ModelSpec& model
   }
   WEFT_ASSIGN_OR_RETURN(ImportedHead head, ReadHead(env, model.import_path));
   if (!HasHead(head, model)) return std::vector<std::string>();
+  if (head.class_names.empty()) return DefaultNames(static_cast<size_t>(head.classes));
   return std::move(head.class_names);
 }
 

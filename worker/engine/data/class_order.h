@@ -11,13 +11,14 @@
 namespace weft::engine {
 
 /// The names of classes by number: those of `of_model` when it has all of `names`, each once (it
-/// may have more). Else `names` by value when all are whole numbers ("10" is after "9"), and
-/// otherwise alphabetically.
+/// may have more). Where these are LABEL_0, LABEL_1, ... and all of `names` are whole numbers below
+/// their count: these numbers, as many. Else `names` by value when all are whole numbers ("10" is
+/// after "9"), and otherwise alphabetically.
 std::vector<std::string> OrderClasses(const std::set<std::string>& names,
                                       const std::vector<std::string>& of_model);
 
-/// Names of the classes of the classifier that `model` goes on with; none when its classifier is a
-/// new one or does not name them.
+/// Names of the classes of the classifier that `model` goes on with, LABEL_0, LABEL_1, ... when it
+/// does not name them; none when its classifier is a new one.
 Result<std::vector<std::string>> ClassesOfModel(Env& env, const ModelSpec& model);
 
 }  // namespace weft::engine

@@ -8,6 +8,7 @@
 
 #include "common/formats/tokenizer.h"
 #include "common/hash.h"
+#include "common/json.h"
 #include "worker/engine/data/class_order.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/loader.h"
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 const std::string kTestData = std::string(WEFT_SOURCE_DIR) + "/common/formats/testdata/";
 
@@ -361,24 +363,67 @@ TEST(PrepareText, ClassesThatAreNumbersAreInTheOrderOfTheirValues) {
               ElementsAre("yes", "maybe", "no"));
   EXPECT_THAT(OrderClasses({"no", "yes"}, {"yes", "maybe"}), ElementsAre("no", "yes"));
   EXPECT_THAT(OrderClasses({"no", "yes"}, {"yes", "yes", "no"}), ElementsAre("no", "yes"));
+  // A model that does not name its classes numbers them.
+  EXPECT_THAT(OrderClasses({"1", "2"}, {"LABEL_0", "LABEL_1", "LABEL_2"}),
+              ElementsAre("0", "1", "2"));
+  EXPECT_THAT(OrderClasses({"1", "3"}, {"LABEL_0", "LABEL_1", "LABEL_2"}), ElementsAre("1", "3"));
+  EXPECT_THAT(OrderClasses({"01", "2"}, {"LABEL_0", "LABEL_1", "LABEL_2"}), ElementsAre("01", "2"));
+  EXPECT_THAT(OrderClasses({"0", "2"}, {"1", "2", "3"}), ElementsAre("0", "2"));
+}
+
+/// Writes the config.json of a classifier into `folder`; `classes`: its keys that name them.
+std::string Classifier(const std::string& folder, const std::string& classes) {
+  Write(folder + "/config.json", R"({"model_type":"bert",
+      "architectures":["BertForSequenceClassification"],"hidden_size":32,"num_hidden_layers":1,
+      "num_attention_heads":4,"intermediate_size":48,"max_position_embeddings":32,"vocab_size":700,
+      "type_vocab_size":2,"hidden_act":"gelu","layer_norm_eps":1e-12,)" +
+                                     classes + "}");
+  return folder;
 }
 
 TEST(PrepareText, AModelThatNamesItsClassesGivesTheirOrder) {
   const std::string folder = MakeTestFolder();
-  Write(folder + "/model/config.json", R"({"model_type":"bert",
-      "architectures":["BertForSequenceClassification"],"hidden_size":32,"num_hidden_layers":1,
-      "num_attention_heads":4,"intermediate_size":48,"max_position_embeddings":32,"vocab_size":700,
-      "type_vocab_size":2,"hidden_act":"gelu","layer_norm_eps":1e-12,
-      "id2label":{"0":"positive","1":"negative"},"label2id":{"positive":0,"negative":1}})");
   JobSpec job = Bert(Write(folder + "/a.jsonl",
                            "{\"text\":\"ka\",\"label\":\"negative\"}\n"
                            "{\"text\":\"mi\",\"label\":\"positive\"}\n"),
                      "classification");
   EXPECT_THAT(Prepare(job).info.classes, ElementsAre("negative", "positive"));
-  job.model.import_path = folder + "/model";
+  job.model.import_path = Classifier(
+      folder + "/model",
+      R"("id2label":{"0":"positive","1":"negative"},"label2id":{"positive":0,"negative":1})");
   job.model.classes = 2;  // as the folder has it
   const Dataset dataset = Prepare(job);
   EXPECT_THAT(dataset.info.classes, ElementsAre("positive", "negative"));
+}
+
+TEST(PrepareText, AModelThatDoesNotNameItsClassesCountsThem) {
+  const std::string folder = MakeTestFolder();
+  Json names = Json::object();
+  std::string labels;
+  for (int i = 0; i < 12; ++i) {
+    names[std::to_string(i)] = "LABEL_" + std::to_string(i);
+    labels += R"({"text":"ka","label":"LABEL_)" + std::to_string(i) + "\"}\n";
+  }
+  JobSpec job = Bert(Write(folder + "/a.jsonl", labels), "classification");
+  job.model.import_path = Classifier(folder + "/named", "\"id2label\":" + names.dump());
+  job.model.classes = 12;
+  const Dataset named = Prepare(job);
+  ASSERT_EQ(named.info.classes.size(), 12u);
+  EXPECT_EQ(named.info.classes[2], "LABEL_2");
+  EXPECT_EQ(named.info.classes[10], "LABEL_10");
+  // Labels of two of three classes, in quotes.
+  job.data.train = {Write(folder + "/b.jsonl",
+                          "{\"text\":\"ka\",\"label\":\"2\"}\n"
+                          "{\"text\":\"mi\",\"label\":\"1\"}\n")};
+  job.data.validation_fraction = 0;
+  job.model.import_path = Classifier(folder + "/counted", R"("num_labels":3)");
+  job.model.classes = 3;
+  const Dataset counted = Prepare(job);
+  EXPECT_THAT(counted.info.classes, ElementsAre("0", "1", "2"));
+  EXPECT_EQ((*counted.train.labels)[0] + (*counted.train.labels)[1], 1 + 2);
+  // A new classifier numbers what there is.
+  job.model.classes = 2;
+  EXPECT_THAT(Prepare(job).info.classes, ElementsAre("1", "2"));
 }
 
 JobSpec Vit(const std::string& path, int64_t size, int64_t channels) {
@@ -452,6 +497,12 @@ TEST(PreparePictures, ReadsFoldersOfClasses) {
           *ReadFile(Env::Posix(), kTestData + "images/noise.png"));
   }
   EXPECT_EQ(Prepare(Vit(folder + "/numbered", 4, 3)).info.classes[10], "10");
+  JobSpec counted = Vit(folder + "/numbered", 4, 3);
+  counted.model.import_path = folder + "/model";
+  counted.model.classes = 12;
+  Write(folder + "/model/config.json", R"({"model_type":"vit",
+      "architectures":["ViTForImageClassification"],"num_labels":12})");
+  EXPECT_THAT(Prepare(counted).info.classes, SizeIs(12));
   Write(folder + "/none/readme.txt", "");
   EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no images"));
 }
