@@ -146,9 +146,10 @@ class Densities:
             mlp = max(8, round((block - 4 * width ** 2) / (2 * width) / 8) * 8)
             return changed(base, model={"width": width, "heads": width // 32, "mlp_width": mlp})
 
+        # Exports and imports want a tokenizer.
         tokenizer = base["data"]["train"][0].rsplit("/", 1)[0] + "/" + TOKENIZER
-        imported = changed(base, model={"import_path": EXPORTED},
-                           data={"tokenizer": {"path": tokenizer}})
+        named = changed(base, data={"tokenizer": {"path": tokenizer}})
+        imported = changed(named, model={"import_path": EXPORTED})
         tuned = changed(imported, optimizer={"learning_rate": self.fine_tuning["rate"]},
                         schedule={"warmup_steps": self.fine_tuning["steps"] // 10},
                         train={"steps": self.fine_tuning["steps"], "sparsity": {
@@ -178,10 +179,10 @@ class Densities:
         self.points = [(label, share) for label in self.methods
                        for share in of_method.get(label, self.shares[1:])]
         # What a model comes from before it is trained.
-        self.bases = {("SparseDM", 2 / 3): self.dense} | {
+        self.bases = {("SparseDM", 2 / 3): Run(self.run_name("dense for SparseDM", 2 / 3), named)} | {
             ("Early-Bird", share): Run(
                 self.run_name("Early-Bird search", share),
-                changed(base, model={"structured_pruning": {
+                changed(named, model={"structured_pruning": {
                     "method": "early_bird", "interval": 10,
                     "neuron_density": round(1 - (1 - share) / self.mlp_share, 3)}}))
             for share in of_method["Early-Bird"]}
