@@ -8,18 +8,21 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from curves import gpt  # noqa: E402
-from curves.runs import MeasurementError, Run, Runner, final_loss, thinned  # noqa: E402
+from curves import gpt, sparse  # noqa: E402
+from curves.runs import (  # noqa: E402
+    EXPORTED, MeasurementError, Run, Runner, final_loss, seconds_of, thinned)
 
 STAND_IN = """#!/usr/bin/env python3
 import json, pathlib, sys
 job, output = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[4])
 with open("{calls}", "a") as file:
-    file.write(job.parent.name + "\\n")
+    file.write((sys.argv[1] if sys.argv[1] == "export" else job.parent.name) + "\\n")
 output.mkdir()
+if sys.argv[1] == "export":
+    sys.exit("unwilling" in (job.parent / "job.yaml").read_text())
 steps = [{{"step": 1, "loss": 3.0}}, {{"step": 2, "loss": None}}]
 (output / "loss.jsonl").write_text("".join(json.dumps(step) + "\\n" for step in steps))
-print("I step 2 validation loss 2.25 accuracy 87.5 %")
+print("I step 2 validation loss 2.25 accuracy 87.5 % core_eval_loss_nats 2.5")
 if "unstable" in job.read_text():
     sys.exit("error: the training diverged: weights are not finite")
 if "wrong" in job.read_text():
@@ -49,6 +52,7 @@ class LearningCurves(unittest.TestCase):
         self.assertEqual(first["training"], [[1, 3.0]])
         self.assertEqual(first["validation"], [[2, 2.25]])
         self.assertEqual(first["accuracy"], [[2, 87.5]])
+        self.assertEqual(first["metrics"], {"core_eval_loss_nats": [[2, 2.5]]})
         self.assertEqual(final_loss(first), 2.25)
         self.runner.run_all([Run("a", self.job(layers=1))])
         self.assertEqual(self.calls.read_text().split(), ["a"])
@@ -66,6 +70,17 @@ class LearningCurves(unittest.TestCase):
             self.runner.run_all([Run("b", job)])
         with self.assertRaises(MeasurementError):
             self.runner.run_all([Run("c", self.job(kind="wrong"), may_diverge=True)])
+
+    def test_a_run_starts_from_the_export_of_its_base(self):
+        run = Run("a", self.job(import_path=EXPORTED), base=Run("search", self.job(layers=1)))
+        self.assertEqual(seconds_of(self.runner.run_all([run])["a"]), 2)
+        self.runner.run_all([run])
+        self.assertEqual(self.calls.read_text().split(), ["a", "export", "a"])
+        other = Run("a", run.job, base=Run("search", self.job(layers=2)))
+        self.runner.run_all([other])
+        self.assertEqual(self.calls.read_text().split(), 2 * ["a", "export", "a"])
+        with self.assertRaises(MeasurementError):
+            self.runner.run_all([Run("b", run.job, base=Run("c", self.job(kind="unwilling")))])
 
     def test_curves_are_means_of_equal_stretches(self):
         points = [(step, float(step)) for step in range(1, 1001)]
@@ -93,14 +108,15 @@ class LearningCurves(unittest.TestCase):
         self.assertEqual(parts, [[0, 1, 2, 0, 1, 2, 0, 1, 2], [0]])
 
     def test_names_and_jobs_of_all_runs_differ(self):
-        base = gpt.CharacterGpt({"format": "nanogpt", "train": []}, 65)
+        base = gpt.CharacterGpt({"format": "nanogpt", "train": ["a/train.bin"]}, 65)
         every = [base] + [kind(base.job) for kind in (
             gpt.Precisions, gpt.ActivationBits, gpt.Optimizers, gpt.Depth)]
+        every.append(sparse.Densities(base.job))
         runs = {}
         for run in (run for experiment in every for run in experiment.runs()):
             self.assertRegex(run.name, r"^[a-z0-9][a-z0-9-]*[a-z0-9]$")
-            self.assertEqual(runs.setdefault(run.name, run.job), run.job)
-        jobs = [json.dumps(job) for job in runs.values()]
+            self.assertEqual(runs.setdefault(run.name, run), run)
+        jobs = [json.dumps([run.job, run.base and run.base.job]) for run in runs.values()]
         self.assertEqual(len(set(jobs)), len(jobs))
 
 

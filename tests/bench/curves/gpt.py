@@ -1,6 +1,7 @@
 """The experiments with character GPTs: which jobs they train and what they claim."""
 
 import array
+import json
 import math
 
 from curves.report import (Claim, Panel, Report, Series, best_rate, by_rate, changed, fixed,
@@ -8,8 +9,28 @@ from curves.report import (Claim, Panel, Report, Series, best_rate, by_rate, cha
 from curves.runs import Run, final_loss
 
 
+TOKENIZER = "tokenizer.json"
+
+
+def write_tokenizer(numbers, path):
+    """The characters as a byte-level BPE without merges: jobs that import a model name a tokenizer.
+    They are ASCII; what is not printed has its letter of GPT-2's alphabet of bytes."""
+    vocabulary = {character if character > " " else chr(256 + ord(character)): number
+                  for character, number in numbers.items()}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
+                  "use_regex": True}
+    path.write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": byte_level, "post_processor": byte_level,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                  "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                  "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": []}}))
+
+
 def write_characters(text_path, folder):
-    """Tokens of nanoGPT's form, a character each: the first 90 % to train, the rest to validate.
+    """Tokens of nanoGPT's form, a character each: the first 90 % to train, the rest to validate;
+    and their TOKENIZER.
 
     `folder` is in the work folder. Returns the section `data` of a job, and the vocabulary's size.
     """
@@ -17,6 +38,7 @@ def write_characters(text_path, folder):
     numbers = {character: i for i, character in enumerate(sorted(set(text)))}
     border = int(len(text) * 0.9)
     folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(numbers, folder / TOKENIZER)
     parts = {"train": text[:border], "validation": text[border:]}
     for name, part in parts.items():
         new = folder / f"{name}.bin.new"

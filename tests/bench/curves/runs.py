@@ -12,16 +12,19 @@ import subprocess
 
 CURVE_POINTS = 200
 RUNS = "runs"  # in the work folder, a folder a run
+EXPORTED = "base"  # in the folder of a run, the model of the run before
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A job by name; its paths are seen from a folder in RUNS. `may_diverge`: that the training
-    breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs beside it."""
+    breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs beside it.
+    `base`: a run whose exported model this one starts from, as EXPORTED in its folder."""
     name: str
     job: dict
     may_diverge: bool = False
     timed: bool = False
+    base: "Run" = None
 
     def text(self):
         lines = [f"name: {self.name}"]
@@ -79,18 +82,26 @@ class Runner:
         folder = self.work / RUNS / run.name
         path = folder / "result.json"
         identity = {"job": run.text(), "data": data_hashes(run.job, folder)}
+        if run.base is not None:
+            identity["base"] = run.base.text()
         if path.exists():
             result = json.loads(path.read_text())
             if result["identity"] == identity:
                 return result
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        result = {"identity": identity, **self.train(run, folder)}
+        result = {"identity": identity}
+        if run.base is not None:
+            before = self.train(run.base, folder, export=folder / EXPORTED)
+            result["base_seconds"] = before["summary"]["seconds"]
+        result |= self.train(run, folder)
+        shutil.rmtree(folder / EXPORTED, ignore_errors=True)
         path.with_suffix(".new").write_text(json.dumps(result))
         path.with_suffix(".new").rename(path)
         return result
 
-    def train(self, run, folder):
+    def train(self, run, folder, export=None):
+        """What came out of a run; `export`: where its model goes in Hugging Face's format."""
         job_file = folder / "job.yaml"
         job_file.write_text(run.text())
         output = folder / "output"
@@ -106,24 +117,37 @@ class Runner:
                                    + "\n".join(text.splitlines()[-5:]))
         lines = [json.loads(line) for line in (output / "loss.jsonl").read_text().splitlines()]
         summary = None if status != 0 else json.loads((output / "summary.json").read_text())
+        if export is not None:
+            with open(log, "a") as file:
+                status = subprocess.run([self.weft, "export", output, "--output", export],
+                                        stdout=file, stderr=file, env=environment).returncode
+            if status != 0:
+                raise MeasurementError(f"`weft export` of {run.name} failed; its log is {log}")
         shutil.rmtree(output)
         print(f"{run.name}: " + ("diverged" if summary is None else
                                  f"validation {summary['validation_loss_nats']:.4f}, "
                                  f"{summary['seconds']:.0f} s"), flush=True)
+        evaluations = re.findall(r"step (\d+) validation loss (\S+)(?: accuracy (\S+) %)?(.*)", text)
+        named_by_step = re.findall(r" step (\d+)/\d+ loss .* tokens/s(.*)", text)
+        named_by_step += [(step, named) for step, _, _, named in evaluations]
         metrics = {}
-        for step, named in re.findall(r" step (\d+)/\d+ loss .* tokens/s(.*)", text):
+        for step, named in named_by_step:
             for name, value in re.findall(r"([a-z]\w+) ([\d.e+-]+)", named):
                 metrics.setdefault(name, []).append([int(step), float(value)])
-        evaluations = re.findall(r"step (\d+) validation loss (\S+)(?: accuracy (\S+) %)?", text)
         return {
-            "diverged": status != 0,
+            "diverged": summary is None,
             "training": thinned([(line["step"], line["loss"]) for line in lines]),
-            "validation": [[int(step), float(loss)] for step, loss, _ in evaluations],
-            "accuracy": [[int(step), float(percent)] for step, _, percent in evaluations
+            "validation": [[int(step), float(loss)] for step, loss, _, _ in evaluations],
+            "accuracy": [[int(step), float(percent)] for step, _, percent, _ in evaluations
                          if percent],
             "metrics": metrics,
             "summary": summary,
         }
+
+
+def seconds_of(result):
+    """Of the training, and of that of the model it started from."""
+    return result["summary"]["seconds"] + result.get("base_seconds", 0)
 
 
 def final_loss(result):

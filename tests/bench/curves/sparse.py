@@ -2,14 +2,16 @@
 
 import statistics
 
+from curves.gpt import TOKENIZER
 from curves.report import Claim, Panel, Report, Series, changed, fixed
-from curves.runs import Run, final_loss, thinned
+from curves.runs import EXPORTED, Run, final_loss, seconds_of, thinned
 
 SEEDS = [1, 2, 3]
 TAIL = 1 / 6
 WITHIN = 0.01  # of the validation loss of dense training
 RATE = 4e-3
 FLIP_RATE = "sparse24_flip_rate_ratio"
+CORE_LOSS = "core_eval_loss_nats"
 
 
 class Sparsity:
@@ -104,8 +106,11 @@ class Densities:
     """Final losses by the share of the weights of the blocks that is trained."""
 
     name = "densities"
-    shares = [1 / 2, 1 / 4, 1 / 8]
+    shares = [2 / 3, 1 / 2, 1 / 4, 1 / 8]
+    labels = {2 / 3: "2/3", 1 / 2: "1/2", 1 / 4: "1/4", 1 / 8: "1/8"}
     rewind_step = 50
+    fine_tuning = {"steps": 100, "rate": 1e-3}
+    mlp_share = 2 / 3  # of the weights of a block
 
     def __init__(self, base):
         base = changed(base, optimizer={"learning_rate": RATE},
@@ -117,7 +122,7 @@ class Densities:
                 fields = {"method": method, "distribution": distribution, "density": share}
                 steps = base["train"]["steps"]
                 if method == "lottery_ticket":  # half of what is left each
-                    rounds = self.shares.index(share) + 1
+                    rounds = self.halvings(share)
                     fields |= {"rounds": rounds, "rewind_step": self.rewind_step}
                     steps += rounds * (steps - self.rewind_step)
                 return changed(base, train={"steps": steps, "pruning": fields})
@@ -127,6 +132,13 @@ class Densities:
             return lambda share: changed(base, model={"structured_matrices": {
                 "kind": kind, "layers": ["*"], **of_share(share)}})
 
+        def core(every):
+            """Of a rank with which the factors have that share of the weights."""
+            width = base["model"]["width"]
+            sides = (3 + 1) * width + (1 + 1) * width + 2 * (1 + 4) * width
+            return lambda share: changed(base, model={"low_rank_core": {
+                "rank": round(share * 12 * width ** 2 / sides), "core_every": every}})
+
         def narrow(share):
             """Blocks of fewer weights: heads stay 32 wide, as few as the share allows."""
             width = {1 / 2: 96, 1 / 4: 64, 1 / 8: 32}[share]
@@ -134,6 +146,15 @@ class Densities:
             mlp = max(8, round((block - 4 * width ** 2) / (2 * width) / 8) * 8)
             return changed(base, model={"width": width, "heads": width // 32, "mlp_width": mlp})
 
+        # Exports and imports want a tokenizer.
+        tokenizer = base["data"]["train"][0].rsplit("/", 1)[0] + "/" + TOKENIZER
+        named = changed(base, data={"tokenizer": {"path": tokenizer}})
+        imported = changed(named, model={"import_path": EXPORTED})
+        tuned = changed(imported, optimizer={"learning_rate": self.fine_tuning["rate"]},
+                        schedule={"warmup_steps": self.fine_tuning["steps"] // 10},
+                        train={"steps": self.fine_tuning["steps"], "sparsity": {
+                            "method": "sr_ste", "mask_interval": 10, "dense_share": 0.0,
+                            "require": True}})
         self.methods = {
             "random": pruned("random", "erk"),
             "magnitude": pruned("magnitude", "global"),
@@ -143,56 +164,96 @@ class Densities:
             "SET": pruned("set", "erk"),
             "RigL": pruned("rigl", "erk"),
             "lottery ticket": pruned("lottery_ticket", "global"),
+            "Early-Bird": lambda share: imported,
+            "SparseDM": lambda share: tuned,
+            "low-rank core": core(2),
+            "core alone": core(1),
             "Monarch": structured("monarch", lambda share: {"blocks": round(2 / share)}),
             "Pixelfly": structured("pixelfly", lambda share: {"block_size": 16, "density": share}),
             "narrow": narrow,
         }
-        # Monarch's blocks, squared, divide the width; Pixelfly's diagonal is the least there is.
-        least = {"Monarch": 1 / 4, "Pixelfly": 1 / 4}
-        self.points = [(label, share) for label in self.methods for share in self.shares
-                       if share >= least.get(label, 0)]
+        # Early-Bird leaves the attention as it is, and 2:4 MLPs are half of two thirds. Monarch's
+        # blocks, squared, divide the width; Pixelfly's diagonal is the least there is.
+        of_method = {"random": self.shares, "Early-Bird": [2 / 3, 1 / 2], "SparseDM": [2 / 3],
+                     "Monarch": [1 / 2, 1 / 4], "Pixelfly": [1 / 2, 1 / 4]}
+        self.points = [(label, share) for label in self.methods
+                       for share in of_method.get(label, self.shares[1:])]
+        # What a model comes from before it is trained.
+        self.bases = {("SparseDM", 2 / 3): Run(self.run_name("dense for SparseDM", 2 / 3), named)} | {
+            ("Early-Bird", share): Run(
+                self.run_name("Early-Bird search", share),
+                changed(named, model={"structured_pruning": {
+                    "method": "early_bird", "interval": 10,
+                    "neuron_density": round(1 - (1 - share) / self.mlp_share, 3)}}))
+            for share in of_method["Early-Bird"]}
 
-    @staticmethod
-    def run_name(label, share):
-        return f"densities-{label.replace(' ', '-').lower()}-1-{round(1 / share)}"
+    def halvings(self, share):
+        return self.shares.index(share)
+
+    def run_name(self, label, share):
+        return (f"densities-{label.replace(' ', '-').lower()}-"
+                + self.labels[share].replace("/", "-"))
 
     def runs(self):
-        return [self.dense] + [Run(self.run_name(label, share), self.methods[label](share))
+        return [self.dense] + [Run(self.run_name(label, share), self.methods[label](share),
+                                   base=self.bases.get((label, share)))
                                for label, share in self.points]
 
     def report(self, results):
         def found(label, share):
             return results[self.run_name(label, share)]
 
+        def loss(label, share):
+            result = found(label, share)
+            cores = result["metrics"].get(CORE_LOSS)
+            return cores[-1][1] if cores else final_loss(result)
+
         dense = results[self.dense.name]
-        rows = [["weights", *(f"1/{round(1 / share)}" for share in self.shares),
+        rows = [["weights", *(self.labels[share] for share in self.shares),
                  "seconds at the least, of dense training's"],
                 ["all", *[fixed(final_loss(dense))] * len(self.shares), "1.0"]]
         for label in self.methods:
             shares = [share for share in self.shares if (label, share) in self.points]
-            least = found(label, shares[-1])["summary"]["seconds"]
-            rows.append([label, *(fixed(final_loss(found(label, share))) if share in shares else ""
+            least = seconds_of(found(label, shares[-1]))
+            rows.append([label, *(fixed(loss(label, share)) if share in shares else ""
                                   for share in self.shares),
                          f"{least / dense['summary']['seconds']:.1f}"])
+        rows.append(["the network of the low-rank core", *(
+            fixed(final_loss(found("low-rank core", share)))
+            if ("low-rank core", share) in self.points else "" for share in self.shares), ""])
 
         def losses(label):
-            return {share: final_loss(found(label, share)) for share in self.shares
+            return {share: loss(label, share) for share in self.shares
                     if (label, share) in self.points}
 
-        random = losses("random")
-        dynamic = losses("RigL")
+        def below(label, other):
+            others = losses(other)
+            return all(value < others[share] for share, value in losses(label).items())
+
         return Report(
             title="Loss by density",
             text="The character GPT, 400 steps, when a share of the weights of its blocks is "
                  "trained: [pruned](../techniques/pruning.md) before the training (random by ERK, "
                  "magnitude, SNIP, GraSP, SynFlow over all matrices together), during it (SET, "
                  "RigL), after trainings that each halve the weights and go back to step "
-                 f"{self.rewind_step} (lottery ticket); [structured](../techniques/"
-                 "structured_matrices.md) (Monarch, Pixelfly in blocks of 16); or dense in a "
-                 "narrower network of as many weights in its blocks. Seconds count what finding "
-                 "the mask took, on one thread.",
+                 f"{self.rewind_step} (lottery ticket); without neurons that a search has found "
+                 "([Early-Bird](../techniques/structured_pruning.md)); fine-tuned to 2:4 sparse "
+                 f"MLPs in {self.fine_tuning['steps']} more steps ([SparseDM's rule]"
+                 "(../techniques/sparse24.md)); factors of [low rank]"
+                 "(../techniques/low_rank_core.md), trained in turns with the whole network or "
+                 "alone; [structured](../techniques/structured_matrices.md) (Monarch, Pixelfly in "
+                 "blocks of 16); or dense in a narrower network of as many weights in its blocks. "
+                 "Seconds count what finding the mask took, searches and the training of what is "
+                 "fine-tuned, on one thread.",
             claims=[Claim("RigL ends below random masks at every density.",
-                          all(dynamic[share] < random[share] for share in self.shares))],
+                          below("RigL", "random")),
+                    Claim("Early-Bird tickets end below random masks.",
+                          below("Early-Bird", "random")),
+                    Claim("2:4 fine-tuning ends below random masks.",
+                          below("SparseDM", "random")),
+                    Claim("A low-rank core that is trained with its network ends below one that "
+                          "is trained alone, at every rank.",
+                          below("low-rank core", "core alone"))],
             table=rows,
             panels=[Panel("", "share of the weights", "validation loss, nats a character",
                           [Series(label, sorted(map(list, losses(label).items())), markers=True)
