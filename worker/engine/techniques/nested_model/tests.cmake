@@ -1,0 +1,1 @@
+weft_on_isa(avx2 engine_nested_model_test -*Predicted*)

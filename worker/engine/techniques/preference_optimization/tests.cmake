@@ -1,0 +1,1 @@
+weft_on_isa(avx2 engine_preference_optimization_test)
