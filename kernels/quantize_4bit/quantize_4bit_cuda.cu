@@ -39,8 +39,7 @@ __device__ float ScaleOf(const Problem<T>& p, const float* scales, int64_t block
   if (!compressed) return reinterpret_cast<const float*>(p.bytes + p.scales)[block];
   const float* of_scales = reinterpret_cast<const float*>(p.bytes + p.scales_of_scales);
   const float mean = *reinterpret_cast<const float*>(p.bytes + p.mean);
-  const int64_t of_tensor =
-      p.run == 0 ? block : p.first + block / p.run * p.stride + block % p.run;
+  const int64_t of_tensor = p.run == 0 ? block : p.first + block / p.run * p.stride + block % p.run;
   // Two roundings, as on CPUs.
   const float product = __fmul_rn(scales[p.bytes[p.scales + block]],
                                   of_scales[of_tensor / FourBitFormat::kScalesOfBlock]);
