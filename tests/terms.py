@@ -70,6 +70,27 @@ NAMES = [
     Retired(r"ExpertWays", "ExpertRunConfig"),
     Retired(r"KeptUnits|kept_units_test", "DeviceUpdatedUnits, device_updated_units"),
     Retired(r"collective_books|books?_", "collective_accounts, the account, the cache"),
+    Retired(r"Travels|travelling|EachTravel", "Transfers, in_transfer, offloaded"),
+    Retired(r"InBits|in_bits|DealtOut|CheckDealtOut|[Dd]ealer|of_dealt",
+            "compressed activations, IsTokenShard, sequence parallel, HeadExchange"),
+    Retired(r"LayOutRegions|CutRegions|region_of_copies_", "flat parameters, buckets"),
+    Retired(r"kept_units_", "resident_units_"),
+    Retired(r"put_off_?|PutOff(?:Weights|Bytes|InFormat)|MlpWorkspacePutOff", "deferred_, Deferred..."),
+    Retired(r"(?:Await|Wait|Finish|AllReduced|Fits|Held)Beside|RunBesides|RunBesideTransfers",
+            "AwaitUncounted, FinishInBackground, RunOverlapped, ..."),
+    Retired(r"HolesBeside(?:Codes|Tables)|SavedBesideScores|BesideBest|kBeside(?:SubLayer|ThePass)",
+            "FragmentationOf..., kParallelToSubLayer, kOverlappedWithPass"),
+    Retired(r"InFlightActivations::Beside", "NonPassBytes"),
+    Retired(r"passage_|KeysOnTheWay|NumbersOnTheWay", "transfer_, RingKeysValues, NumbersInFlight"),
+    Retired(r"(?:Is)?WayOf|SameWay|WaysOf|way_bytes_|on_way_",
+            "IsNeededBy, ParallelismOf, SameParallelism, part_bytes_, last_download_"),
+    Retired(r"(?:Update|MostMessages|MicroBatches|kTiles|kMost)?UnderWay|under_way_?", "InFlight, in_flight"),
+    Retired(r"GrowthTest", "ScaleUpTest"),
+    Retired(r"(?:Bright|Prepare|Recorded)?Pictures|(?:Is|Timeline|Sensitivity)?Picture"
+            r"|Picture(?:File|Writer|Input)", "Images, ImageFile, TimelineChart, ..."),
+    Retired(r"Tell(?:Losses|WrongBits|Memory)|told_broken_|MostTelling|(?:State)?TellsBlocksApart",
+            "ReportLosses, LogMemory, MostInformative, DiffersByBlock, ..."),
+    Retired(r"activations_away|away_", "offloaded_activations, offloaded_"),
 ]
 
 COMMENTS = [

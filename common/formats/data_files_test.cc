@@ -51,9 +51,9 @@ TEST_F(DataFiles, TheFirstFileTellsTheKind) {
   EXPECT_THAT(Format(Write("a.BIN", "abcd")), HasSubstr("set data.format"));
   const std::string texts = DirName(Write("texts/p1.txt", "one"));
   EXPECT_EQ(Format(texts), "text");
-  JobSpec pictures = Job(texts);
-  pictures.model.family = "vit";
-  EXPECT_EQ(*DataFormatOf(Env::Posix(), pictures), "image_folder");
+  JobSpec images = Job(texts);
+  images.model.family = "vit";
+  EXPECT_EQ(*DataFormatOf(Env::Posix(), images), "image_folder");
 }
 
 TEST_F(DataFiles, AFolderStandsForItsFilesInOrder) {

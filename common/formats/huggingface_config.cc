@@ -46,13 +46,13 @@ Status CheckSizes(const ModelSpec& model) {
   if (Result<ModelSpec> checked = FromJson<ModelSpec>(ToJson(model)); !checked.ok()) {
     return checked.status().WithContext("config.json does not give a model");
   }
-  const bool pictures = model.family == "vit";
-  if (pictures && model.image_size % model.patch_size != 0) {
+  const bool images = model.family == "vit";
+  if (images && model.image_size % model.patch_size != 0) {
     return InvalidError("config.json does not give a model: image_size " +
                         std::to_string(model.image_size) + " must be a multiple of patch_size " +
                         std::to_string(model.patch_size));
   }
-  if ((model.vocab_size < 1 && !pictures) || model.width % model.heads != 0 ||
+  if ((model.vocab_size < 1 && !images) || model.width % model.heads != 0 ||
       model.heads % KvHeads(model) != 0) {
     return InvalidError("config.json does not give a model: vocab_size " +
                         std::to_string(model.vocab_size) + " must be positive, the width " +

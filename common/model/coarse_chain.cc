@@ -69,7 +69,7 @@ RematPlan Refine(const RematPlan& plan, const CoarseChain& coarse) {
     last.push_back(std::ssize(fine) - 1);
   }
   for (RematStep& step : fine) {
-    if (!step.travels()) continue;
+    if (!step.offloaded()) continue;
     step.sent = last[static_cast<size_t>(step.sent)];
     step.fetched = last[static_cast<size_t>(step.fetched)];
   }

@@ -10,8 +10,8 @@ namespace weft {
 
 /// Bytes of gradients in addition to a rank's own sums, where gradients are sharded (ZeRO).
 struct OpenGradients {
-  int64_t bytes = 0;       ///< In memory at once, at most,
-  int64_t travelling = 0;  ///< and of these in transfer to other ranks.
+  int64_t bytes = 0;        ///< In memory at once, at most,
+  int64_t in_transfer = 0;  ///< and of these in transfer to other ranks.
 };
 
 /// Those of zero_stage 2: buckets of at least `bucket_bytes` from the last parameter to the first,

@@ -64,7 +64,7 @@ class Side {
 
   void Take() { taken_ = told_[came_++]; }
   void Send() { ++sent_; }
-  int64_t under_way() const { return sent_ - taken_; }
+  int64_t in_flight() const { return sent_ - taken_; }
   /// One that is still to come is asked for.
   int64_t asked() const { return came_ < told_.size() ? 1 : 0; }
 
@@ -124,8 +124,8 @@ class Rank {
 
   // Outputs go to the next rank, and gradients come from there.
   void Note(Largest& of_step) {
-    held_[2 * chunks_] = static_cast<int32_t>(next_.under_way() + previous_.asked());
-    held_[2 * chunks_ + 1] = static_cast<int32_t>(previous_.under_way() + next_.asked());
+    held_[2 * chunks_] = static_cast<int32_t>(next_.in_flight() + previous_.asked());
+    held_[2 * chunks_ + 1] = static_cast<int32_t>(previous_.in_flight() + next_.asked());
     of_step.Add(held_);
   }
 
@@ -153,7 +153,7 @@ InFlightActivations::InFlightActivations(const PipelineSchedule& schedule)
   }
 }
 
-int64_t InFlightActivations::UnderWay(int64_t rank, int64_t chunk) const {
+int64_t InFlightActivations::InFlight(int64_t rank, int64_t chunk) const {
   int64_t most = 0;
   for (const Moments& moments : moments_[static_cast<size_t>(rank)]) {
     const int64_t own = moments.chunk == chunk ? 1 : 0;
@@ -166,7 +166,7 @@ int64_t InFlightActivations::UnderWay(int64_t rank, int64_t chunk) const {
 }
 
 int64_t InFlightActivations::Most(int64_t rank, const std::vector<PassBytes>& passes,
-                                  const Beside& beside) const {
+                                  const NonPassBytes& beside) const {
   // Most of these are often nothing, in all moments.
   std::vector<std::pair<size_t, int64_t>> bytes;
   bytes.reserve(2 * passes.size() + 3);

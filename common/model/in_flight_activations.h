@@ -20,10 +20,10 @@ class InFlightActivations {
 
   /// The most micro-batches whose saved tensors of that stage the rank holds, including the one in
   /// progress.
-  int64_t UnderWay(int64_t rank, int64_t chunk) const;
+  int64_t InFlight(int64_t rank, int64_t chunk) const;
 
   /// Bytes that do not belong to a pass.
-  struct Beside {
+  struct NonPassBytes {
     int64_t output = 0;    ///< Of a message to the stage behind, or from the one before.
     int64_t gradient = 0;  ///< Of one the other way.
     int64_t batch = 0;     ///< Of a micro-batch, until its backward pass is over.
@@ -31,7 +31,8 @@ class InFlightActivations {
   /// The most bytes that rank `rank` holds at a time, in a step and outside it, where a micro-batch
   /// takes `passes` of each chunk. One message of each kind is requested ahead, and a sent one
   /// stays until something has arrived that its receiver sent later.
-  int64_t Most(int64_t rank, const std::vector<PassBytes>& passes, const Beside& beside) const;
+  int64_t Most(int64_t rank, const std::vector<PassBytes>& passes,
+               const NonPassBytes& beside) const;
 
  private:
   /// Steps of one kind, and what others hold meanwhile.

@@ -18,7 +18,7 @@ namespace {
 /// The same step by step, of all micro-batches and messages one by one.
 int64_t MostStepByStep(const PipelineSchedule& schedule, int64_t rank,
                        const std::vector<PassBytes>& passes,
-                       const InFlightActivations::Beside& beside) {
+                       const InFlightActivations::NonPassBytes& beside) {
   const int64_t next = (rank + 1) % schedule.ranks;
   const int64_t previous = (rank + schedule.ranks - 1) % schedule.ranks;
   const auto told_by_next = TakenBeforeSending(schedule, next, PipelineSide::kPrevious);
@@ -76,7 +76,7 @@ TEST(InFlightActivations, AreTheMostOfAllTimesWhateverAChunkTakes) {
         bytes.forward = bytes.kept + below(50);
         bytes.backward = std::max(bytes.kept, bytes.waiting) + below(50);
       }
-      const InFlightActivations::Beside beside{below(20), below(20), below(5)};
+      const InFlightActivations::NonPassBytes beside{below(20), below(20), below(5)};
       for (int64_t rank = 0; rank < named.ranks; ++rank) {
         EXPECT_EQ(in_flight.Most(rank, passes, beside),
                   MostStepByStep(schedule, rank, passes, beside))

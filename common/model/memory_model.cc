@@ -25,7 +25,7 @@ constexpr int64_t kUncutShare = 160;
 /// Of the arena of a CUDA device, what best fit leaves unused where quantised values take the
 /// places of the larger tensors that they are made of: as measured, up to a sixth of the quantised
 /// values and a place of the largest such tensor.
-int64_t HolesBesideCodes(const MemoryInputs& inputs) {
+int64_t FragmentationOfCompressed(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
   const int64_t codes =
       CompressedBytes(PlanOfBlocks(inputs), inputs.shape,
@@ -100,9 +100,9 @@ int64_t KeptStateBytes(const MemoryInputs& inputs) {
 
 /// The same where gradients of tables take and give back their places among activations, or
 /// weights, that come and go: as measured, up to the place of such a table.
-int64_t HolesBesideTables(const MemoryInputs& inputs) {
+int64_t FragmentationOfTables(const MemoryInputs& inputs) {
   const bool come_and_go =
-      inputs.offload_parameters || inputs.offload_activations || Travels(inputs.remat);
+      inputs.offload_parameters || inputs.offload_activations || Transfers(inputs.remat);
   if (!inputs.offload_optimizer || !come_and_go) return 0;
   return kF32 * inputs.shape.PaddedClasses() * EmbeddingWidth(inputs.shape.spec);
 }
@@ -111,8 +111,8 @@ int64_t HolesBesideTables(const MemoryInputs& inputs) {
 /// memory of these goes once they are reduced, and else of all.
 int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
   if (!inputs.bf16_reductions || inputs.ranks == 1) return 0;
-  const int64_t gradients = inputs.zero_stage > 2   ? inputs.sharded.open_gradients.travelling
-                            : inputs.zero_stage > 1 ? inputs.open_gradients.travelling
+  const int64_t gradients = inputs.zero_stage > 2   ? inputs.sharded.open_gradients.in_transfer
+                            : inputs.zero_stage > 1 ? inputs.open_gradients.in_transfer
                                                     : kF32 * inputs.shape.stored_trained;
   return gradients / 2;
 }
@@ -124,9 +124,9 @@ int64_t BroughtSumBytes(const MemoryInputs& inputs) {
   const int64_t shard_ranks = inputs.ShardGroupSize();
   const bool adds = inputs.zero_stage > 1 && shard_ranks > 1 && inputs.accumulation_steps > 1;
   if (!inputs.OnCuda() || !inputs.offload_optimizer || !adds) return 0;
-  const int64_t under_way = inputs.SharesParameters() ? inputs.sharded.open_gradients.travelling
+  const int64_t in_flight = inputs.SharesParameters() ? inputs.sharded.open_gradients.in_transfer
                                                       : inputs.open_gradients.bytes;
-  return (under_way + shard_ranks - 1) / shard_ranks;
+  return (in_flight + shard_ranks - 1) / shard_ranks;
 }
 
 /// Sums of gradients that a rank has at a time, each as large as the gradients that it keeps: with
@@ -263,7 +263,7 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   }
   if (inputs.OnCuda()) {
     memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +
-                           HolesBesideCodes(inputs) + HolesBesideTables(inputs);
+                           FragmentationOfCompressed(inputs) + FragmentationOfTables(inputs);
   } else {
     memory.runtime_bytes = 96 * kMiB + 8 * kMiB * inputs.threads;
   }

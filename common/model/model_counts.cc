@@ -102,7 +102,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
   const ModelSpec& model = shape.spec;
   std::map<std::pair<int64_t, int64_t>, BlockProduct> products;
   std::vector<ParameterInfo> block;
-  const bool alike = !TellsBlocksApart(model);
+  const bool alike = !DiffersByBlock(model);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     if (layer == 0 || !alike) block = BlockParameters(model, BlockOfLayer(model, layer));
     const bool backward = layer >= shape.first_trained_layer;

@@ -156,7 +156,7 @@ std::optional<RematPlan> OffloadingChain::Schedule(int64_t bytes) {
   State state{0, replays_.SlotsWithin(bytes), {}};
   if (At(state).seconds == kInfinity) return std::nullopt;
   RematPlan plan;
-  RematStep* under_way = nullptr;
+  RematStep* in_flight = nullptr;
   plan.reserve(stages_.size());
   while (state.stage < std::ssize(stages_)) {
     const Choice choice = At(state);
@@ -173,12 +173,12 @@ std::optional<RematPlan> OffloadingChain::Schedule(int64_t bytes) {
     const Transfers& after = choice.next.transfers;
     const bool last = choice.next.stage == std::ssize(stages_);
     if (state.transfers.down > 0 && (choice.sends || after.down == 0 || last)) {
-      under_way->sent = std::ssize(plan) - 1;
+      in_flight->sent = std::ssize(plan) - 1;
     }
     if (state.transfers.up > 0 && (choice.sends || after.up == 0 || last)) {
-      under_way->fetched = std::ssize(plan) - 1;
+      in_flight->fetched = std::ssize(plan) - 1;
     }
-    if (choice.sends) under_way = &plan.back();
+    if (choice.sends) in_flight = &plan.back();
     state = choice.next;
   }
   return plan;

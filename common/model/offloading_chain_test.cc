@@ -30,7 +30,8 @@ ChainLink LinkOf(const std::vector<ChainStage>& chain, double seconds_per_byte) 
 
 /// Calls `use` with the plan and all orders of its transfers: each after the one before has
 /// arrived, or `queued`, in any order that a link can have.
-void EachTravel(const RematPlan& plan, bool queued, const std::function<void(RematPlan&)>& use) {
+void ForEachTransferOrder(const RematPlan& plan, bool queued,
+                          const std::function<void(RematPlan&)>& use) {
   RematPlan trial = plan;
   const auto last = std::ssize(plan) - 1;
   const std::function<void(int64_t, int64_t)> from = [&](int64_t index, int64_t before) {
@@ -65,7 +66,7 @@ std::vector<double> Fastest(const std::vector<ChainStage>& chain, double seconds
                             bool queued) {
   std::vector<double> fastest(kMost + 1, kInfinity);
   for (const RematPlan& plan : AllSchedules(chain, 0, std::ssize(chain) - 1)) {
-    EachTravel(plan, queued, [&](const RematPlan& trial) {
+    ForEachTransferOrder(plan, queued, [&](const RematPlan& trial) {
       const Followed followed = Follow(chain, trial, seconds_per_byte);
       for (int64_t m = followed.peak; m <= kMost; ++m) {
         double& least = fastest[static_cast<size_t>(m)];
@@ -96,7 +97,7 @@ TEST(OffloadingChainTest, IsTheFastestOfAllSchedulesWithOneTransferAtATime) {
       auto read = ParseRemat(RematOperations(*schedule), std::ssize(chain));
       ASSERT_TRUE(read.ok()) << read.status().ToString();
       EXPECT_EQ(*read, *schedule);
-      sending += Travels(*schedule) ? 1 : 0;
+      sending += Transfers(*schedule) ? 1 : 0;
     }
   }
   EXPECT_GT(sending, 100);

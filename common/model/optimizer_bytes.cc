@@ -31,7 +31,7 @@ std::vector<ParameterGroup> GroupsOf(const ModelSpec& model, const JobSpec& job,
                                      int64_t rows) {
   const bool apart =
       std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
-                  [&](const TechniqueCost* each) { return each->StateTellsBlocksApart(job); });
+                  [&](const TechniqueCost* each) { return each->StateDiffersByBlock(job); });
   if (!apart) return ParameterGroupsOfRank(model, tensor, rows);
   std::vector<ParameterGroup> groups;
   for (ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {

@@ -558,7 +558,7 @@ std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tens
 
 std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_t tensor,
                                                   int64_t rows) {
-  const bool alike = !TellsBlocksApart(model);
+  const bool alike = !DiffersByBlock(model);
   ModelSpec one = model;
   if (alike && model.layers > 0) one.layers = one.distinct_blocks = 1;
   const int64_t blocks = DistinctBlocks(model) / std::max<int64_t>(DistinctBlocks(one), 1);

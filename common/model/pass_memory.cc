@@ -245,7 +245,7 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
 
 /// Where gradients of a block's weights are deferred, those of its products' results in their
 /// format by columns.
-int64_t PutOffInFormat(const MemoryInputs& inputs) {
+int64_t DeferredBytesInFormat(const MemoryInputs& inputs) {
   const ProductFormat* format = inputs.format();
   if (format == nullptr) return 0;
   const ModelSpec& model = inputs.shape.spec;
@@ -258,7 +258,7 @@ int64_t PutOffInFormat(const MemoryInputs& inputs) {
 
 /// Gradients that those of a block's weights read where these are deferred: of its products'
 /// results, and the input of the last product.
-int64_t PutOffBytes(const MemoryInputs& inputs) {
+int64_t DeferredBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   if (model.experts > 0) {
@@ -266,7 +266,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
     // come from other ranks.
     const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
-    return PutOffInFormat(inputs) +
+    return DeferredBytesInFormat(inputs) +
            tokens * ElementOf(inputs) *
                (c + (QkvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
                 model.experts + received);
@@ -274,7 +274,7 @@ int64_t PutOffBytes(const MemoryInputs& inputs) {
   const int64_t before = MlpInputs(model) * MlpWidth(model), inner = before + MlpWidth(model);
   const int64_t copies =
       inputs.technique_products.copies_gradients ? model.width + before / inputs.shape.tensor : 0;
-  return PutOffInFormat(inputs) + ProductBytes(inputs).deferred() +
+  return DeferredBytesInFormat(inputs) + ProductBytes(inputs).deferred() +
          tokens * ElementOf(inputs) *
              (2 * model.width + (QkvWidth(model) + inner) / inputs.shape.tensor + copies);
 }
@@ -301,15 +301,15 @@ int64_t WidenedBytes(const MemoryInputs& inputs) {
 }
 
 /// What the backward pass of a block wants at its MLP, where gradients of weights are deferred.
-int64_t MlpWorkspacePutOff(const MemoryInputs& inputs, const PassSizes& size,
-                           const BlockWorkspace& block) {
+int64_t DeferredMlpWorkspace(const MemoryInputs& inputs, const PassSizes& size,
+                             const BlockWorkspace& block) {
   const ModelShape& shape = inputs.shape;
   if (shape.spec.experts == 0) return block.mlp;
   // Experts' inputs have gradients in places of their own, besides those of the stream and of what
   // the router reads; attention has none yet.
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t whole = std::max(size.row, size.gathered);
-  const int64_t bytes = PutOffBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
+  const int64_t bytes = DeferredBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
                         size.row + kF32 * tokens * shape.spec.experts_per_token;
   if (inputs.format() == nullptr) return bytes + whole;
   // The gradient for what the router reads, or before it that of the last expert by rows.
@@ -404,7 +404,7 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   narrow_head_ = size_.narrow > 0 && !inputs.shape.spec.untied_classifier ? size_.row : 0;
   workspace_ = WorkspaceOfBlock(inputs, size_);
   if (!defers) return;
-  put_off_ = PutOffBytes(inputs);
+  deferred_ = DeferredBytes(inputs);
   const bool compressed_experts = inputs.activation_bits > 0 && inputs.shape.spec.experts > 0;
   if (compressed_experts) {
     // Gradients of experts' results and of their values are where these were restored.
@@ -418,7 +418,7 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
   // When the product behind it has made its gradient, that of its result in the format by rows.
   const int64_t reading = inputs.format() != nullptr ? size_.row + InFormat(inputs, size_.qkv) : 0;
   beside_ =
-      std::max(MlpWorkspacePutOff(inputs, size_, workspace_) - put_off_,
+      std::max(DeferredMlpWorkspace(inputs, size_, workspace_) - deferred_,
                (gathers ? size_.row : 0) + std::max({around_norm, workspace_.attending, reading}));
 }
 
@@ -454,7 +454,7 @@ StageMemory StagePassMemory::Of(const MemoryInputs& inputs, const StageKind& sta
   const TierPasses passes = PassesOf(plan, BlockOf(stage), StartOf(stage), EndOf(stage), defers_);
   StageMemory memory;
   memory.activations = passes.device;
-  memory.activations_away = passes.host;
+  memory.offloaded_activations = passes.host;
   AddRest(inputs, stage, plan, memory);
   return memory;
 }
@@ -483,20 +483,20 @@ void StagePassMemory::AddRest(const MemoryInputs& inputs, const StageKind& stage
     // What experts make is restored for its gradient, which others get.
     const int64_t made =
         compressed_deferred_ > 0 && inputs.shape.expert_ranks > 1 ? size_.from_experts : 0;
-    PutOffWeights(inputs, stage, std::max(backward.restored, made), memory);
+    DeferWeightGradientsOf(inputs, stage, std::max(backward.restored, made), memory);
   }
 }
 
 // What stays until gradients of weights are made, and the backward pass during that.
-void StagePassMemory::PutOffWeights(const MemoryInputs& inputs, const StageKind& stage,
-                                    int64_t restored, StageMemory& memory) const {
+void StagePassMemory::DeferWeightGradientsOf(const MemoryInputs& inputs, const StageKind& stage,
+                                             int64_t restored, StageMemory& memory) const {
   PassBytes &saved = memory.activations, &workspace = memory.workspace;
   const int64_t trained = stage.blocks - stage.untrained;
   // What attention reads is made again once, from quantised values, for both.
   const int64_t read_again = inputs.activation_bits > 0 ? stage.attention * size_.row : 0;
   const int64_t plain =
       stage.segment == 1 ? std::max<int64_t>(stage.recomputed - stage.untrained, 0) : 0;
-  workspace.waiting = trained * put_off_ + (trained - plain) * compressed_deferred_ + read_again;
+  workspace.waiting = trained * deferred_ + (trained - plain) * compressed_deferred_ + read_again;
   if (stage.last && narrow_head_ > 0) {
     // The projection of a factorised embedding.
     saved.waiting += narrow_head_;

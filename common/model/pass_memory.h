@@ -55,7 +55,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations);
 struct StageMemory {
   PassBytes activations;  ///< On the device.
   PassBytes workspace;
-  int64_t activations_away = 0;  ///< In the host tier, from the forward pass on.
+  int64_t offloaded_activations = 0;  ///< In the host tier, from the forward pass on.
 };
 
 /// A stage by what of its blocks is recomputed, or whose attention is, in segments of this many;
@@ -91,8 +91,8 @@ class StagePassMemory {
   void AddRest(const MemoryInputs& inputs, const StageKind& stage, const RematPlan& plan,
                StageMemory& memory) const;
   /// `restored`: during the backward pass of attention.
-  void PutOffWeights(const MemoryInputs& inputs, const StageKind& stage, int64_t restored,
-                     StageMemory& memory) const;
+  void DeferWeightGradientsOf(const MemoryInputs& inputs, const StageKind& stage, int64_t restored,
+                              StageMemory& memory) const;
 
   bool defers_;
   PassSizes size_;
@@ -104,7 +104,7 @@ class StagePassMemory {
   int64_t narrow_head_;  ///< A row that a projection before the classifier reads; 0 without.
   int64_t widened_;
   BlockWorkspace workspace_;         ///< Without what is restored from quantised values.
-  int64_t put_off_ = 0;              ///< Gradients that wait of a block,
+  int64_t deferred_ = 0;             ///< Gradients that wait of a block,
   int64_t compressed_deferred_ = 0;  ///< of one that keeps in bits these more,
   int64_t beside_ = 0;               ///< and what its backward pass wants besides them.
 };

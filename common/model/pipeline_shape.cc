@@ -190,7 +190,7 @@ PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int6
       before_{0},
       saved_(static_cast<size_t>(in_flight.chunks())),
       workspace_(saved_),
-      away_(saved_) {
+      offloaded_(saved_) {
   for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
 }
 
@@ -295,8 +295,8 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
     const StageMemory memory = OfStage(inputs, own, stage);
     saved_[c] = memory.activations;
     workspace_[c] = memory.workspace;
-    const int64_t host = memory.activations_away;
-    away_[c] = {.kept = host, .forward = host, .backward = host};
+    const int64_t host = memory.offloaded_activations;
+    offloaded_[c] = {.kept = host, .forward = host, .backward = host};
   }
   const Rest& rest = RestOf(inputs, rank, all, with_host);
   MemoryBreakdown memory = rest.memory;
@@ -312,7 +312,7 @@ MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, b
       std::max({passes, of_all_->evaluation - on_device, rest.update}) + rest.scratch;
   memory.activations_bytes = on_device;
   if (with_host && inputs.offload_activations) {
-    memory.activations_bytes += in_flight_.Most(rank, away_, {});
+    memory.activations_bytes += in_flight_.Most(rank, offloaded_, {});
   }
   // Next to quantised values there are holes (PredictMemory).
   if (inputs.OnCuda() && inputs.activation_bits > 0) {

@@ -112,7 +112,8 @@ class PipelineMemory {
   /// beginning and at the end of the network that are left to bf16.
   using Kind = std::tuple<StageKind, bool, std::vector<int64_t>, std::array<int64_t, 2>>;
   std::map<Kind, Rest> rests_;
-  std::vector<PassBytes> saved_, workspace_, away_;  ///< By chunk of a rank, of one micro-batch.
+  std::vector<PassBytes> saved_, workspace_,
+      offloaded_;  ///< By chunk of a rank, of one micro-batch.
 };
 
 /// Bytes at their peaks of each rank of a pipeline. `inputs` are those of one rank with the whole

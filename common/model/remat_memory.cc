@@ -316,7 +316,7 @@ TierPasses PassesOf(const RematPlan& plan, const BlockBytes& bytes, const Stream
   if (defers) walk.Defer();
   TierPasses passes;
   passes.device.waiting = walk.AllWaiting(plan);
-  if (Travels(plan)) {
+  if (Transfers(plan)) {
     const auto [kept, away] = walk.PassBetweenTiers(plan, start, at_end);
     passes.device.kept = kept;
     passes.host = away;

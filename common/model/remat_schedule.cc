@@ -37,7 +37,7 @@ void Append(const RematPlan& plan, std::vector<std::string>& operations) {
   for (int64_t index = 0; index < size; ++index) {
     const RematStep& step = plan[static_cast<size_t>(index)];
     const std::string name(ForwardName(step.kind));
-    operations.push_back(Operation(name + (step.travels() ? "_host" : ""), step.first));
+    operations.push_back(Operation(name + (step.offloaded() ? "_host" : ""), step.first));
     for (int64_t i = step.first + 1; i < step.end(); ++i) {
       operations.push_back(Operation("F_none", i));
     }
@@ -74,26 +74,26 @@ class Parser {
   /// The forward and backward passes over all blocks.
   Result<RematPlan> All(int64_t layers) {
     RematPlan plan;
-    std::deque<size_t> travelling;  // in the order in which they leave
+    std::deque<size_t> in_transfer;  // in the order in which they leave
     for (int64_t block = 0; block < layers;) {
       WEFT_ASSIGN_OR_RETURN(RematStep step, Forward(block, layers, true));
       block = step.end();
-      if (step.travels()) {
+      if (step.offloaded()) {
         if (block == layers) {
           return InvalidError("plan.recompute_schedule: what block " + std::to_string(step.first) +
                               " keeps is read first in the backward pass, and cannot be sent");
         }
-        travelling.push_back(plan.size());
+        in_transfer.push_back(plan.size());
       }
       plan.push_back(std::move(step));
-      while (!travelling.empty() && travelling.front() + 1 < plan.size() &&
-             Take("sent", plan[travelling.front()].first)) {
-        plan[travelling.front()].sent = std::ssize(plan) - 1;
-        travelling.pop_front();
+      while (!in_transfer.empty() && in_transfer.front() + 1 < plan.size() &&
+             Take("sent", plan[in_transfer.front()].first)) {
+        plan[in_transfer.front()].sent = std::ssize(plan) - 1;
+        in_transfer.pop_front();
       }
     }
-    if (!travelling.empty()) {
-      return Unexpected(Operation("sent", plan[travelling.front()].first) +
+    if (!in_transfer.empty()) {
+      return Unexpected(Operation("sent", plan[in_transfer.front()].first) +
                         " before the backward pass");
     }
     for (size_t index = plan.size(); index-- > 0;) {
@@ -108,13 +108,13 @@ class Parser {
  private:
   /// Those that begin with the backward pass of a step: of steps before it, the latest first.
   Status Fetches(RematPlan& plan, size_t index) {
-    if (plan[index].travels() && plan[index].fetched < 0) {
+    if (plan[index].offloaded() && plan[index].fetched < 0) {
       return Unexpected(Operation("fetch", plan[index].first) + " with the backward pass of a " +
                         "later block");
     }
     for (size_t i = index; i-- > 0;) {
       RematStep& step = plan[i];
-      if (!step.travels() || step.fetched >= 0) continue;
+      if (!step.offloaded() || step.fetched >= 0) continue;
       if (!Take("fetch", step.first)) break;
       step.fetched = static_cast<int64_t>(index);
     }
@@ -211,8 +211,8 @@ RematPlan AllOnHost(RematPlan plan) {
   return plan;
 }
 
-bool Travels(const RematPlan& plan) {
-  return std::any_of(plan.begin(), plan.end(), [](const RematStep& s) { return s.travels(); });
+bool Transfers(const RematPlan& plan) {
+  return std::any_of(plan.begin(), plan.end(), [](const RematStep& s) { return s.offloaded(); });
 }
 
 std::vector<std::string> PoliciesOf(const RematPlan& plan) {
@@ -246,7 +246,7 @@ Result<RematPlan> RematOf(const Plan& plan, int64_t layers) {
     return on_host ? AllOnHost(std::move(remat)) : std::move(remat);
   }
   WEFT_ASSIGN_OR_RETURN(RematPlan remat, ParseRemat(plan.recompute_schedule, layers));
-  if (!on_host && Travels(remat)) {
+  if (!on_host && Transfers(remat)) {
     return InvalidError(
         "plan.recompute_schedule sends to the host, and plan.offload_activations is none");
   }
@@ -259,7 +259,7 @@ Result<RematPlan> StageOf(const RematPlan& plan, int64_t first, int64_t blocks) 
   for (const RematStep& step : plan) {
     if (step.end() <= first || step.first >= end) continue;
     const bool across = step.first < first || step.end() > end;
-    if (across || step.travels()) {
+    if (across || step.offloaded()) {
       return InvalidError("plan.recompute_schedule: block " + std::to_string(step.first) +
                           (across ? " is recomputed with blocks of another stage of the pipeline"
                                   : " is of a pipeline, and sends what it keeps"));
@@ -289,7 +289,7 @@ int64_t ReplayedBlocks(const RematPlan& plan) {
 
 int64_t SentBlocks(const RematPlan& plan) {
   int64_t blocks = 0;
-  for (const RematStep& step : plan) blocks += step.travels() ? step.count : 0;
+  for (const RematStep& step : plan) blocks += step.offloaded() ? step.count : 0;
   return blocks;
 }
 

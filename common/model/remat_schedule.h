@@ -30,7 +30,7 @@ struct RematStep {
   int64_t fetched = -1;
 
   int64_t end() const { return first + count; }
-  bool travels() const { return sent >= 0; }
+  bool offloaded() const { return sent >= 0; }
   bool operator==(const RematStep&) const = default;
 };
 
@@ -49,7 +49,7 @@ RematPlan RematOfPolicies(const std::vector<std::string>& policies, int64_t laye
 RematPlan AllOnHost(RematPlan plan);
 
 /// Whether something that a step keeps leaves the device.
-bool Travels(const RematPlan& plan);
+bool Transfers(const RematPlan& plan);
 
 /// The policy of each block in the forward pass.
 std::vector<std::string> PoliciesOf(const RematPlan& plan);

@@ -65,7 +65,7 @@ TEST(RematScheduleTest, WhatTravelsLeavesAndComesWhereTheListSays) {
   expect(1, 3, 3);
   expect(2, 3, 3);
   expect(3, -1, -1);
-  EXPECT_TRUE(Travels(*plan));
+  EXPECT_TRUE(Transfers(*plan));
   EXPECT_EQ(SentBlocks(*plan), 4);
   const RematPlan all = AllOnHost(RematOfPolicies({"recompute", "keep", "attention"}, 4, 1));
   EXPECT_EQ(SentBlocks(all), 3);
@@ -76,13 +76,13 @@ TEST(RematScheduleTest, WhatTravelsLeavesAndComesWhereTheListSays) {
 
 TEST(RematScheduleTest, APlanSaysWhatTravels) {
   Plan plan;
-  EXPECT_FALSE(Travels(*RematOf(plan, 3)));
+  EXPECT_FALSE(Transfers(*RematOf(plan, 3)));
   plan.offload_activations = "host";
   EXPECT_EQ(*RematOf(plan, 3), AllOnHost(RematOfPolicies({}, 3, 1)));
   plan.recompute_schedule = {"F_all 0", "F_all 1", "B 1", "B 0"};
-  EXPECT_FALSE(Travels(*RematOf(plan, 2))) << "the list does not say so";
+  EXPECT_FALSE(Transfers(*RematOf(plan, 2))) << "the list does not say so";
   plan.recompute_schedule = {"F_all_host 0", "F_all 1", "sent 0", "fetch 0", "B 1", "B 0"};
-  EXPECT_TRUE(Travels(*RematOf(plan, 2)));
+  EXPECT_TRUE(Transfers(*RematOf(plan, 2)));
   plan.offload_activations = "none";
   EXPECT_THAT(RematOf(plan, 2).status().message(), HasSubstr("plan.offload_activations is none"));
 }

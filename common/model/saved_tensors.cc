@@ -202,7 +202,7 @@ int64_t UnsavedByFirstBlock(const MemoryInputs& inputs) {
   const auto step = std::find_if(plan.begin(), plan.end(), [&](const RematStep& each) {
     return each.end() > inputs.shape.first_trained_layer;
   });
-  if (step == plan.end() || step->kind == RematStep::Kind::kSegment || step->travels()) return 0;
+  if (step == plan.end() || step->kind == RematStep::Kind::kSegment || step->offloaded()) return 0;
   int64_t bytes = 0;
   for (const SavedTensorSlot& slot : BlockSavedTensors(inputs.shape)) {
     // Products that are frozen do not save their input.

@@ -104,7 +104,7 @@ int64_t FlatParameters::Held(const FlatParameter& flat) const {
 }
 
 // Bytes of a number as it is gathered for `unit`.
-int64_t FlatParameters::Travels(const FlatParameter& flat, int64_t unit) const {
+int64_t FlatParameters::Transfers(const FlatParameter& flat, int64_t unit) const {
   const bool rounds = flat.matrices && gathered_ == DType::kBF16 && unit > 0;
   return rounds ? ElementBytes(DType::kBF16) : Held(flat);
 }
@@ -114,7 +114,7 @@ int64_t FlatParameters::Brought(const Sharing& sharing, size_t index, int64_t un
                                 bool backward) const {
   const FlatParameter& flat = flat_parameters_[index];
   if (backward && unit == 0 && flat.looked_up) return 0;
-  const int64_t element = Travels(flat, unit);
+  const int64_t element = Transfers(flat, unit);
   const bool in_place = sharing.ranks[index] == 1 && element == Held(flat);
   return in_place ? 0 : sharing.elements[index] * element;
 }
@@ -124,7 +124,7 @@ int64_t FlatParameters::Alone(const Sharing& sharing, size_t index, int64_t unit
                               bool backward) const {
   const FlatParameter& flat = flat_parameters_[index];
   if (sharing.ranks[index] > 1 || (backward && unit == 0 && flat.looked_up)) return 0;
-  return sharing.elements[index] * Travels(flat, unit);
+  return sharing.elements[index] * Transfers(flat, unit);
 }
 
 int64_t FlatParameters::AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const {

@@ -82,7 +82,7 @@ class FlatParameters {
   struct Sharing;
 
   int64_t Held(const FlatParameter& flat) const;
-  int64_t Travels(const FlatParameter& flat, int64_t unit) const;
+  int64_t Transfers(const FlatParameter& flat, int64_t unit) const;
   /// Bytes of whole values of a flat parameter, where `unit` computes with them.
   int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
   /// The same for what this rank alone has, where that resides on the host.

@@ -22,7 +22,7 @@ int64_t Aligned(int64_t elements) {
 std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, int64_t rows,
                                         int64_t expert_ranks) {
   const int64_t blocks = DistinctBlocks(model);
-  if (blocks > 1 && !TellsBlocksApart(model)) {
+  if (blocks > 1 && !DiffersByBlock(model)) {
     // Alike: planners ask often.
     ModelSpec one = model;
     one.layers = one.distinct_blocks = 1;

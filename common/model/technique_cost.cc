@@ -167,10 +167,10 @@ JobWorkspace WorkspaceOf(const JobSpec& job) {
   return all;
 }
 
-bool TellsBlocksApart(const ModelSpec& model) {
+bool DiffersByBlock(const ModelSpec& model) {
   return FreezesAny(model) || std::any_of(TechniqueCosts().begin(), TechniqueCosts().end(),
                                           [&](const TechniqueCost* technique) {
-                                            return technique->TellsBlocksApart(model);
+                                            return technique->DiffersByBlock(model);
                                           });
 }
 

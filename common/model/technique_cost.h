@@ -206,7 +206,7 @@ class TechniqueCost {
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
-  virtual bool TellsBlocksApart(const ModelSpec&) const { return false; }
+  virtual bool DiffersByBlock(const ModelSpec&) const { return false; }
 
   virtual void AddStepWork(const ModelShape&, const TrainSpec&, StepWork&) const {}
 
@@ -241,7 +241,7 @@ class TechniqueCost {
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
   virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
   /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
-  virtual bool StateTellsBlocksApart(const JobSpec&) const { return false; }
+  virtual bool StateDiffersByBlock(const JobSpec&) const { return false; }
 
   /// The tensors whose mean replaces each trained parameter, or its source, in exports of a
   /// checkpoint after `updates` updates; none where the parameters themselves count.
@@ -333,7 +333,7 @@ VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 JobWorkspace WorkspaceOf(const JobSpec& job);
-bool TellsBlocksApart(const ModelSpec& model);
+bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
 /// Of the technique that has some.
 std::optional<RankUnits> UnitsOfRank(const JobSpec& job);

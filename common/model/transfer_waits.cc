@@ -50,14 +50,14 @@ double TransferWaits(const RematPlan& plan, const std::vector<StepLoad>& loads,
   for (int64_t i = 0; i < size; ++i) {
     const auto step = static_cast<size_t>(i);
     now += loads[step].forward;
-    if (plan[step].travels()) there[step] = down.Move(now, loads[step].bytes);
+    if (plan[step].offloaded()) there[step] = down.Move(now, loads[step].bytes);
     for (size_t k = 0; k < step; ++k) {
       if (plan[k].sent == i) wait(there[k]);
     }
   }
   for (int64_t i = size; i-- > 0;) {
     const auto step = static_cast<size_t>(i);
-    if (plan[step].travels()) wait(there[step]);
+    if (plan[step].offloaded()) wait(there[step]);
     for (size_t k = step; k-- > 0;) {
       if (plan[k].fetched == i) there[k] = up.Move(now, loads[k].bytes);
     }

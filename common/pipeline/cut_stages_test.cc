@@ -72,8 +72,8 @@ TEST(CutStages, LeavesTheMostCostlyStageTheLeastAndTheOthersEven) {
     const auto count = static_cast<int64_t>(blocks.size());
     for (int64_t stages = 1; stages <= count; ++stages) {
       double most = std::numeric_limits<double>::infinity(), squares = most;
-      std::vector<int64_t> under_way;
-      ForEachCut(count, stages, under_way, [&](const std::vector<int64_t>& cut) {
+      std::vector<int64_t> in_flight;
+      ForEachCut(count, stages, in_flight, [&](const std::vector<int64_t>& cut) {
         const std::vector<double> costs = Costs(blocks, first, last, cut);
         if (std::pair(Most(costs), Squares(costs)) >= std::pair(most, squares)) return;
         most = Most(costs);
@@ -118,8 +118,8 @@ TEST(CutStages, LeavesEachMachineWhatItIsFastAndLargeEnoughFor) {
       return costs;
     };
     double most = std::numeric_limits<double>::infinity(), squares = most;
-    std::vector<int64_t> under_way;
-    ForEachCut(count, std::ssize(machines), under_way, [&](const std::vector<int64_t>& cut) {
+    std::vector<int64_t> in_flight;
+    ForEachCut(count, std::ssize(machines), in_flight, [&](const std::vector<int64_t>& cut) {
       for (size_t s = 0; s < cut.size(); ++s) {
         if (cut[s] > machines[s].most_blocks) return;
       }

@@ -40,7 +40,7 @@ std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_
   return taken_before;
 }
 
-int64_t MostMessagesUnderWay(const PipelineSchedule& schedule, int64_t rank) {
+int64_t MostMessagesInFlight(const PipelineSchedule& schedule, int64_t rank) {
   struct Side {
     PipelineSide side;
     std::vector<int64_t> told;  ///< By each message that comes.

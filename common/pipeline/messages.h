@@ -18,6 +18,6 @@ std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_
                                         PipelineSide side, int64_t first_trained = 0);
 
 /// Most messages of `rank` at a time that no message from the other side has acknowledged.
-int64_t MostMessagesUnderWay(const PipelineSchedule& schedule, int64_t rank);
+int64_t MostMessagesInFlight(const PipelineSchedule& schedule, int64_t rank);
 
 }  // namespace weft

@@ -19,12 +19,12 @@ TEST(PipelineMessages, TellWhatTheirSenderHasTaken) {
   EXPECT_THAT(TakenBeforeSending(pairs, 0, PipelineSide::kNext), ElementsAre(0, 0, 1, 2));
   EXPECT_THAT(TakenBeforeSending(pairs, 1, PipelineSide::kPrevious), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(TakenBeforeSending(pairs, 0, PipelineSide::kPrevious), ElementsAre());
-  EXPECT_EQ(MostMessagesUnderWay(pairs, 0), 2);
-  EXPECT_EQ(MostMessagesUnderWay(pairs, 1), 2);
+  EXPECT_EQ(MostMessagesInFlight(pairs, 0), 2);
+  EXPECT_EQ(MostMessagesInFlight(pairs, 1), 2);
   const PipelineSchedule all_forward = GPipeSchedule(3, 4);
   EXPECT_THAT(TakenBeforeSending(all_forward, 1, PipelineSide::kNext), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(TakenBeforeSending(all_forward, 1, PipelineSide::kPrevious), ElementsAre(4, 4, 4, 4));
-  EXPECT_EQ(MostMessagesUnderWay(all_forward, 1), 4);
+  EXPECT_EQ(MostMessagesInFlight(all_forward, 1), 4);
 }
 
 // Of few micro-batches in flight few messages are kept, however many there are.
@@ -41,7 +41,7 @@ TEST(PipelineMessages, AreKeptForNoLongerThanMicroBatchesAreInFlight) {
             const auto told = TakenBeforeSending(*schedule, rank, side);
             EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
           }
-          EXPECT_LE(MostMessagesUnderWay(*schedule, rank), 2 * ranks * chunks);
+          EXPECT_LE(MostMessagesInFlight(*schedule, rank), 2 * ranks * chunks);
         }
       }
     }

@@ -247,7 +247,7 @@ bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, CostedPl
   // A schedule takes long to find, and none helps where what it is not about has no room.
   const RematChoice least{memory_.shape.spec.layers, 0, {}};
   const bool optimal = job_.resources.recompute == "optimal";
-  if (optimal && !fits(least) && !FitsBeside(costed, inputs, pipeline)) return false;
+  if (optimal && !fits(least) && !FitsWithInputs(costed, inputs, pipeline)) return false;
   const auto choose = [&] {
     if (!optimal || !pipeline) {
       return ChooseRemat(job_.resources.recompute, inputs, CostsOfRemat(costed), share_.chains(),
@@ -374,8 +374,8 @@ std::optional<RematChoice> MeshSearch::ScheduleStages(const CostedPlan& costed, 
                               share_.stop());
 }
 
-bool MeshSearch::FitsBeside(CostedPlan costed, const MemoryInputs& inputs,
-                            std::optional<PipelineMemory>& pipeline) const {
+bool MeshSearch::FitsWithInputs(CostedPlan costed, const MemoryInputs& inputs,
+                                std::optional<PipelineMemory>& pipeline) const {
   const auto beside = [this](MemoryBreakdown memory) {
     memory.activations_bytes = memory.workspace_bytes = 0;
     if (workers_.on_devices()) memory.runtime_bytes = 0;  // a part of the whole

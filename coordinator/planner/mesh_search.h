@@ -102,8 +102,8 @@ class MeshSearch {
   /// and the workers'.
   bool Fits(const CostedPlan& costed) const;
   /// The same, whose memory is that of `inputs`, without activations and what comes and goes.
-  bool FitsBeside(CostedPlan costed, const MemoryInputs& inputs,
-                  std::optional<PipelineMemory>& pipeline) const;
+  bool FitsWithInputs(CostedPlan costed, const MemoryInputs& inputs,
+                      std::optional<PipelineMemory>& pipeline) const;
   /// What "optimal" comes to on a pipeline.
   std::optional<RematChoice> ScheduleStages(const CostedPlan& costed, MemoryInputs inputs,
                                             const CachedSchedule& held,

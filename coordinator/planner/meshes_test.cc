@@ -223,7 +223,7 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
 }
 
 /// Ways to share that any mesh of `job` on eight cores has.
-std::set<std::string> WaysOf(const JobSpec& job) {
+std::set<std::string> ParallelismsOf(const JobSpec& job) {
   std::set<std::string> ways;
   for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 8, 4096 * kMiB, 1e9))) {
     const ResourceSpec& r = mesh.resources;
@@ -240,14 +240,16 @@ std::set<std::string> WaysOf(const JobSpec& job) {
 TEST(MeshesOf, AreThoseThatGoWithLocalStepsBitsAndCapacities) {
   JobSpec local = Job();
   local.train.local_steps = 4;
-  EXPECT_EQ(WaysOf(local), (std::set<std::string>{"tensor", "grid", "pipeline", "context"}));
+  EXPECT_EQ(ParallelismsOf(local),
+            (std::set<std::string>{"tensor", "grid", "pipeline", "context"}));
   JobSpec bits = Job();
   bits.resources.activation_bits = 4;
-  EXPECT_EQ(WaysOf(bits), (std::set<std::string>{"tensor", "grid", "pipeline", "context", "zero"}));
+  EXPECT_EQ(ParallelismsOf(bits),
+            (std::set<std::string>{"tensor", "grid", "pipeline", "context", "zero"}));
   bits.model.family = "llama";
   bits.model.experts = 4;
   bits.model.expert_capacity = 1;
-  EXPECT_EQ(WaysOf(bits),
+  EXPECT_EQ(ParallelismsOf(bits),
             (std::set<std::string>{"tensor", "pipeline", "context", "expert", "zero"}));
 }
 

@@ -63,7 +63,7 @@ std::string RecomputedText(const Plan& plan) {
   if (const auto schedule = ParseRemat(plan.recompute_schedule, layers);
       !plan.recompute_schedule.empty() && schedule.ok()) {
     text += ", " + std::to_string(ReplayedBlocks(*schedule)) + " times in all";
-    if (Travels(*schedule)) {
+    if (Transfers(*schedule)) {
       text += ", what " + std::to_string(SentBlocks(*schedule)) + " keep waits on the host";
     }
   }

@@ -75,7 +75,7 @@ std::string WhyChosen(const CostedPlan& costed, const SearchResult& result,
   if (costed.attention_blocks > 0) {
     text += "; recomputes the attention of " + std::to_string(costed.attention_blocks) + " blocks";
   }
-  if (Travels(costed.schedule)) {
+  if (Transfers(costed.schedule)) {
     text +=
         "; what " + std::to_string(SentBlocks(costed.schedule)) + " blocks keep waits on the host";
   }

@@ -374,9 +374,9 @@ TEST(PlanJob, AnOptimalPlanSendsWhatTheLinkHidesAndRecomputesTheRest) {
       EXPECT_LE(joint.prediction.step_seconds, 1.02 * before);
     }
     before = joint.prediction.step_seconds;
-    EXPECT_TRUE(link > int64_t{1} << 20 || !Travels(*schedule));
+    EXPECT_TRUE(link > int64_t{1} << 20 || !Transfers(*schedule));
     if (link == kGiB * 100) {
-      EXPECT_TRUE(Travels(*schedule));
+      EXPECT_TRUE(Transfers(*schedule));
       EXPECT_EQ(joint.prediction.time.recompute_seconds, 0);
       EXPECT_EQ(joint.prediction.time.exposed_communication_seconds, 0);
     }

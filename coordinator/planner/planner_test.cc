@@ -496,7 +496,7 @@ TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
   EXPECT_GT(all.model_flops_per_step, gpt2.model_flops_per_step);
   EXPECT_GT(all.step_seconds, bert.step_seconds);
 
-  const auto pictures = [&](int64_t side) {
+  const auto images = [&](int64_t side) {
     return predict([&](JobSpec& job) {
       job.model.family = "vit";
       job.model.vocab_size = 0;
@@ -505,7 +505,7 @@ TEST(PlanJob, CountsTheWorkOfEncodersWhereItIsDone) {
       job.train.sequence_length = 0;
     });
   };
-  const auto small = pictures(112), large = pictures(224);
+  const auto small = images(112), large = images(224);
   // Four times the patches, and a class token; the optimizer has as much to do as before.
   EXPECT_GT(large.model_flops_per_step / small.model_flops_per_step, 3.9);
   EXPECT_GT(large.step_seconds / small.step_seconds, 2);

@@ -102,7 +102,7 @@ std::optional<RematChoice> ChooseStageSchedules(
       std::vector<RematPlan> plans = stages;
       for (int64_t chunk = 0; chunk < in_flight.chunks(); ++chunk) {
         const auto stage = static_cast<size_t>(chunk * in_flight.ranks() + rank);
-        const int64_t passes = std::max<int64_t>(in_flight.UnderWay(rank, chunk), 1);
+        const int64_t passes = std::max<int64_t>(in_flight.InFlight(rank, chunk), 1);
         const Schedules& schedules = schedules_of(stage);
         auto plan =
             schedules.chain.Schedule(schedules.most_bytes * passes * budget / kBudgets, passes);

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMostThreadsOfDevice = 8;
 
 /// Ranks on GPUs for which a worker with this many bytes has room besides these.
-int64_t HeldBeside(const CostedPlan& costed, int64_t bytes) {
+int64_t RanksThatFitWith(const CostedPlan& costed, int64_t bytes) {
   return costed.HostBytes() > 0 ? bytes / costed.HostBytes() : costed.ranks;
 }
 
@@ -126,7 +126,7 @@ int64_t WorkerGroups::RanksOn(const Group& group, const CostedPlan& costed, int6
           ? std::find_if(group.devices.begin(), group.devices.end(), lacks) - group.devices.begin()
           : group.memory / std::max<int64_t>(bytes, 1);
   return std::min({left, costed.ranks_per_worker, group.cores / costed.threads, held,
-                   HeldBeside(costed, group.memory)});
+                   RanksThatFitWith(costed, group.memory)});
 }
 
 int64_t WorkerGroups::LargestHost() const {
@@ -246,7 +246,7 @@ std::vector<int64_t> PlaceRanks(const CostedPlan& costed,
   for (const WorkerProfile* worker : workers) {
     const int64_t room =
         std::min({costed.ranks - placed, costed.ranks_per_worker, worker->cores / costed.threads,
-                  HeldBeside(costed, worker->memory_limit_bytes)});
+                  RanksThatFitWith(costed, worker->memory_limit_bytes)});
     int64_t held = 0, most = 0, sum = 0;
     for (; held < room; ++held) {
       const int64_t bytes = BytesOfRank(costed, placed + held);

@@ -20,7 +20,7 @@ size_t MachinesOf(const Plan& plan) {
   return std::set<std::string>(plan.rank_workers.begin(), plan.rank_workers.end()).size();
 }
 
-auto WayOf(const Plan& plan) {
+auto ParallelismOf(const Plan& plan) {
   const Mesh& mesh = plan.mesh;
   return std::tuple(plan.device, plan.rank_workers.size(), MachinesOf(plan), plan.threads_per_rank,
                     plan.micro_batch, mesh.data, mesh.tensor, mesh.pipeline, mesh.context,
@@ -53,7 +53,7 @@ Result<Plan> NextPlan(const RunningJob& job, const std::vector<TriedPlan>& tried
     if (!candidate.feasible || !Fits(candidate.plan, free)) continue;
     if (job.history.ran_out_of_memory && NeedsMoreMemory(candidate.plan, *job.plan)) continue;
     const bool known = std::any_of(tried.begin(), tried.end(), [&](const TriedPlan& other) {
-      return SameWay(other.plan, candidate.plan);
+      return SameParallelism(other.plan, candidate.plan);
     });
     if (!known) return candidate.plan;
   }
@@ -62,8 +62,8 @@ Result<Plan> NextPlan(const RunningJob& job, const std::vector<TriedPlan>& tried
 
 }  // namespace
 
-bool SameWay(const Plan& a, const Plan& b) {
-  return WayOf(a) == WayOf(b);
+bool SameParallelism(const Plan& a, const Plan& b) {
+  return ParallelismOf(a) == ParallelismOf(b);
 }
 
 void AddTried(const AttemptRecord& attempt, double median_step_seconds,
@@ -72,7 +72,7 @@ void AddTried(const AttemptRecord& attempt, double median_step_seconds,
                            attempt.reason == Reason::kRankDied || attempt.reason == Reason::kHung;
   if (median_step_seconds <= 0 && !by_its_plan) return;
   const auto same = std::find_if(tried.begin(), tried.end(), [&](const TriedPlan& other) {
-    return SameWay(other.plan, attempt.plan);
+    return SameParallelism(other.plan, attempt.plan);
   });
   if (same == tried.end()) {
     tried.push_back({attempt.plan, median_step_seconds});
@@ -96,7 +96,7 @@ const Plan* AfterFailedTrial(const JobSpec& spec, const AttemptRecord& failed,
                              const std::vector<TriedPlan>& tried) {
   if (spec.resources.try_plans <= 1) return nullptr;
   const bool never_measured = std::any_of(tried.begin(), tried.end(), [&](const TriedPlan& one) {
-    return one.median_step_seconds <= 0 && SameWay(one.plan, failed.plan);
+    return one.median_step_seconds <= 0 && SameParallelism(one.plan, failed.plan);
   });
   const TriedPlan* fastest = FastestOf(tried);
   return never_measured && fastest != nullptr ? &fastest->plan : nullptr;
@@ -108,7 +108,7 @@ std::optional<PlanChange> FindTrial(const RunningJob& job, const std::vector<Tri
   const int64_t wanted = job.spec->resources.try_plans;
   if (wanted <= 1 || job.median_step_seconds <= 0 || job.step_seconds <= 0) return std::nullopt;
   std::vector<TriedPlan> all = tried;
-  std::erase_if(all, [&](const TriedPlan& one) { return SameWay(one.plan, *job.plan); });
+  std::erase_if(all, [&](const TriedPlan& one) { return SameParallelism(one.plan, *job.plan); });
   all.push_back({*job.plan, job.median_step_seconds});
   const double left = static_cast<double>(job.steps_left) * job.step_seconds;
   if (std::ssize(all) < wanted && RestartSeconds(job, rules) <= kMostOfTheRest * left) {

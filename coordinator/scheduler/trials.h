@@ -16,7 +16,7 @@ struct TriedPlan {
 
 /// Whether both share the model alike among as many ranks on as many machines, with the same
 /// micro-batch and threads.
-bool SameWay(const Plan& a, const Plan& b);
+bool SameParallelism(const Plan& a, const Plan& b);
 
 /// Takes the next attempt that has ended, with the median of its steps, 0 where it made too few.
 /// One that was cut short by something that is none of its plan's says nothing.

@@ -73,7 +73,7 @@ TEST(Trials, TheFastestMeasuredGoesOn) {
   ASSERT_TRUE(back);
   EXPECT_EQ(back->why,
             "4 ranks x 1 thread, micro-batch 1: 1.25 times as fast by what was measured");
-  EXPECT_TRUE(SameWay(back->plan, s.plans[0]));
+  EXPECT_TRUE(SameParallelism(back->plan, s.plans[0]));
   s.tried = {{s.plans[0], 1.3}, {s.plans[1], 1.2}};
   EXPECT_FALSE(s.Find()) << "the present one is the fastest";
   s.tried = {{s.plans[0], 0.98}, {s.plans[1], 1.2}};
@@ -92,13 +92,13 @@ TEST(Trials, APlanThatFailedIsNotTriedAgainAndNeverChosen) {
   ran.reason = Reason::kReplanned;
   AddTried(ran, 1, s.tried);
   ASSERT_NE(AfterFailedTrial(s.spec, failed, s.tried), nullptr);
-  EXPECT_TRUE(SameWay(*AfterFailedTrial(s.spec, failed, s.tried), s.plans[0]));
+  EXPECT_TRUE(SameParallelism(*AfterFailedTrial(s.spec, failed, s.tried), s.plans[0]));
   s.job.history.ran_out_of_memory = true;
   s.present = OneThread(4, 1);
   EXPECT_FALSE(s.Find()) << "all that is left needs more memory than the present one";
   s.plans[3] = OneThread(1, 1);
   ASSERT_TRUE(s.Find());
-  EXPECT_TRUE(SameWay(s.Find()->plan, s.plans[3]));
+  EXPECT_TRUE(SameParallelism(s.Find()->plan, s.plans[3]));
 }
 
 TEST(Trials, WhatAnAttemptThatLostItsWorkerTellsOfItsPlanIsNothing) {
@@ -136,16 +136,16 @@ TEST(Trials, OnlyWhatHasRoom) {
   s.free["a"].cores = 3;  // others have the fourth
   const std::optional<PlanChange> next = s.Find();
   ASSERT_TRUE(next);
-  EXPECT_TRUE(SameWay(next->plan, s.plans[2]));
+  EXPECT_TRUE(SameParallelism(next->plan, s.plans[2]));
 }
 
 TEST(Trials, RecomputationAloneIsNoOtherWay) {
   Plan kept = OneThread(2, 4), recomputed = kept;
   recomputed.block_memory_policy = {"recompute"};
-  EXPECT_TRUE(SameWay(kept, recomputed));
+  EXPECT_TRUE(SameParallelism(kept, recomputed));
   Plan spread = kept;
   spread.rank_workers = {"a", "b"};
-  EXPECT_FALSE(SameWay(kept, spread));
+  EXPECT_FALSE(SameParallelism(kept, spread));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using Links = std::vector<std::shared_ptr<FakeLink>>;
 
 /// Jobs of 1000 steps that take a second each; growth is looked at every ten seconds, after 120.
-class GrowthTest : public ServiceTest {
+class ScaleUpTest : public ServiceTest {
  protected:
   /// Submits a job, which starts on the workers that are there, on all when `ranks` is 0.
   std::string Start(int64_t ranks, const Links& on, int start_seconds = 0) {
@@ -67,7 +67,7 @@ class GrowthTest : public ServiceTest {
   double step_seconds_ = 1;
 };
 
-TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
+TEST_F(ScaleUpTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   Train(60, id, 1, {a});
@@ -94,7 +94,7 @@ TEST_F(GrowthTest, AJobTakesAWorkerThatStaysAndLosesNothing) {
   }));
 }
 
-TEST_F(GrowthTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
+TEST_F(ScaleUpTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   auto b = Attach("b");
@@ -126,7 +126,7 @@ TEST_F(GrowthTest, AJobThatBecameSlowerGetsItsPlanBackForGood) {
   EXPECT_FALSE(a->Saw("stop " + id + " 3", milliseconds(20)));
 }
 
-TEST_F(GrowthTest, AWorkerThatComesAndGoesIsNotTaken) {
+TEST_F(ScaleUpTest, AWorkerThatComesAndGoesIsNotTaken) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   std::shared_ptr<FakeLink> b;
@@ -143,7 +143,7 @@ TEST_F(GrowthTest, AWorkerThatComesAndGoesIsNotTaken) {
   EXPECT_TRUE(Stopped(a, id));
 }
 
-TEST_F(GrowthTest, AJobGrowsWhereThoseThatWaitStartNoLater) {
+TEST_F(ScaleUpTest, AJobGrowsWhereThoseThatWaitStartNoLater) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   const std::string wide = Submit(2)->view.job.id;  // wants both workers
@@ -156,7 +156,7 @@ TEST_F(GrowthTest, AJobGrowsWhereThoseThatWaitStartNoLater) {
   EXPECT_TRUE(Stopped(a, id));
 }
 
-TEST_F(GrowthTest, AJobThatNoWorkerCanRunHoldsNobodyBack) {
+TEST_F(ScaleUpTest, AJobThatNoWorkerCanRunHoldsNobodyBack) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   ASSERT_TRUE(Submit(8).ok());
@@ -165,7 +165,7 @@ TEST_F(GrowthTest, AJobThatNoWorkerCanRunHoldsNobodyBack) {
   EXPECT_TRUE(Stopped(a, id));
 }
 
-TEST_F(GrowthTest, AJobSubmittedMeanwhileTakesTheFreeWorkerButNotThePlace) {
+TEST_F(ScaleUpTest, AJobSubmittedMeanwhileTakesTheFreeWorkerButNotThePlace) {
   auto a = Attach("a");
   auto b = Attach("b");
   const std::string id = Start(0, {a, b});
@@ -181,7 +181,7 @@ TEST_F(GrowthTest, AJobSubmittedMeanwhileTakesTheFreeWorkerButNotThePlace) {
   ASSERT_TRUE(b->Saw("start " + id + " 2"));
 }
 
-TEST_F(GrowthTest, AJobThatSaysItsRanksStaysAsItIs) {
+TEST_F(ScaleUpTest, AJobThatSaysItsRanksStaysAsItIs) {
   auto a = Attach("a");
   const std::string id = Start(1, {a});
   auto b = Attach("b");
@@ -189,7 +189,7 @@ TEST_F(GrowthTest, AJobThatSaysItsRanksStaysAsItIs) {
   EXPECT_FALSE(StoppedByNow(a, id));
 }
 
-TEST_F(GrowthTest, NotWhenItIsAboutToEnd) {
+TEST_F(ScaleUpTest, NotWhenItIsAboutToEnd) {
   auto a = Attach("a");
   const std::string id = Start(0, {a}, 5);
   step_ = 900;  // a start takes 5 s: 100 steps at twice the speed save 50 s, 20 steps 10 s
@@ -199,7 +199,7 @@ TEST_F(GrowthTest, NotWhenItIsAboutToEnd) {
   EXPECT_FALSE(StoppedByNow(a, id));
 }
 
-TEST_F(GrowthTest, NotWhileItIsRecorded) {
+TEST_F(ScaleUpTest, NotWhileItIsRecorded) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   auto b = Attach("b");
@@ -215,7 +215,7 @@ TEST_F(GrowthTest, NotWhileItIsRecorded) {
   EXPECT_TRUE(Stopped(a, id));
 }
 
-TEST_F(GrowthTest, ACoordinatorKilledAfterItDecidedLetsTheRanksSaveAndGoesOnOnce) {
+TEST_F(ScaleUpTest, ACoordinatorKilledAfterItDecidedLetsTheRanksSaveAndGoesOnOnce) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   auto b = Attach("b");
@@ -236,7 +236,7 @@ TEST_F(GrowthTest, ACoordinatorKilledAfterItDecidedLetsTheRanksSaveAndGoesOnOnce
   EXPECT_EQ(service_->Get(id)->attempts[0].reason, Reason::kReplanned);
 }
 
-TEST_F(GrowthTest, WithoutTheNewWorkerItGoesOnAsBefore) {
+TEST_F(ScaleUpTest, WithoutTheNewWorkerItGoesOnAsBefore) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   auto b = Attach("b");
@@ -248,7 +248,7 @@ TEST_F(GrowthTest, WithoutTheNewWorkerItGoesOnAsBefore) {
   EXPECT_THAT(service_->Get(id)->attempts[1].plan.rank_workers, ElementsAre("a"));
 }
 
-TEST_F(GrowthTest, WhatCannotBeStoredStopsNobody) {
+TEST_F(ScaleUpTest, WhatCannotBeStoredStopsNobody) {
   auto a = Attach("a");
   const std::string id = Start(0, {a});
   auto b = Attach("b");

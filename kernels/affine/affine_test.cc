@@ -31,10 +31,10 @@ TEST(Affine, ReferenceSumsAreTheDerivativesOfItsForwardPass) {
 TEST(Affine, WithoutAScaleOrAShiftTheyAreOneAndZero) {
   std::array<float, 4> x = {1, 2, 3, 4}, y{}, shift = {10, 20}, dx{};
   const TensorView in(x.data(), DType::kF32, {2, 2}), out(y.data(), DType::kF32, {2, 2});
-  const TensorView summand(shift.data(), DType::kF32, {2});
-  ASSERT_TRUE(AffineForward({}, {in, {}, summand, out}).ok());
+  const TensorView addend(shift.data(), DType::kF32, {2});
+  ASSERT_TRUE(AffineForward({}, {in, {}, addend, out}).ok());
   EXPECT_EQ(y, (std::array<float, 4>{11, 22, 13, 24}));
-  ASSERT_TRUE(AffineForward({}, {in, summand, {}, out}).ok());
+  ASSERT_TRUE(AffineForward({}, {in, addend, {}, out}).ok());
   EXPECT_EQ(y, (std::array<float, 4>{10, 40, 30, 80}));
   AffineBackwardArgs backward;
   backward.dy = in;

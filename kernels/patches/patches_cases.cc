@@ -4,15 +4,15 @@
 namespace weft::kernels::testing {
 namespace {
 
-OpCase Case(int64_t pictures, int64_t channels, int64_t side, int64_t size, DType dtype,
+OpCase Case(int64_t images, int64_t channels, int64_t side, int64_t size, DType dtype,
             CaseUse use = CaseUse::kTest) {
   const int64_t across = side / size;
-  return {"unfold_patches/" + std::to_string(pictures) + "x" + std::to_string(channels) + "x" +
+  return {"unfold_patches/" + std::to_string(images) + "x" + std::to_string(channels) + "x" +
               std::to_string(side) + "p" + std::to_string(size) + "/" +
               std::string(DTypeName(dtype)),
           use, [=](OpRun& run) {
-            TestTensor& pixels = run.Input(DType::kF32, {pictures, channels * side * side});
-            const Shape shape = {pictures * across * across, channels * size * size};
+            TestTensor& pixels = run.Input(DType::kF32, {images, channels * side * side});
+            const Shape shape = {images * across * across, channels * size * size};
             // By pixel, where the operation goes by patch.
             const auto reference = [=, &pixels] {
               std::vector<double> patches(static_cast<size_t>(shape.Elements()));
@@ -21,8 +21,8 @@ OpCase Case(int64_t pictures, int64_t channels, int64_t side, int64_t size, DTyp
                 const auto at = static_cast<int64_t>(i);
                 const int64_t x = at % side, y = at / side % side;
                 const int64_t channel = at / (side * side) % channels;
-                const int64_t picture = at / (side * side * channels);
-                const int64_t patch = (picture * across + y / size) * across + x / size;
+                const int64_t image = at / (side * side * channels);
+                const int64_t patch = (image * across + y / size) * across + x / size;
                 const int64_t within = (channel * size + y % size) * size + x % size;
                 patches[static_cast<size_t>(patch * shape[1] + within)] = values[i];
               }

@@ -13,9 +13,9 @@ void Unfold(const UnfoldPatchesArgs& args, int64_t side) {
   const int64_t width = args.channels * size * size;
   ParallelFor(args.patches.shape[0], 16384 / width + 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p) {
-      const int64_t picture = p / (across * across);
+      const int64_t image = p / (across * across);
       const int64_t down = p / across % across, right = p % across;
-      const float* from = args.pixels.As<float>() + picture * args.channels * side * side +
+      const float* from = args.pixels.As<float>() + image * args.channels * side * side +
                           (down * side + right) * size;
       T* to = args.patches.As<T>() + p * width;
       for (int64_t channel = 0; channel < args.channels; ++channel) {

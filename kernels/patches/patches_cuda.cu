@@ -17,15 +17,15 @@ struct UnfoldMap {
   // kCount elements of a patch are neighbours in a line of the image.
   template <int kCount>
   __device__ void Apply(int64_t patch, int64_t column) const {
-    const int64_t picture = patch / (across * across);
-    const int within = static_cast<int>(patch - picture * across * across);
+    const int64_t image = patch / (across * across);
+    const int within = static_cast<int>(patch - image * across * across);
     const int down = within / across, right = within - down * across;
     const int line = static_cast<int>(column) / size;  // of the patch, over all channels
     const int channel = line / size;
     const int y = down * size + line - channel * size;
     const int x = right * size + static_cast<int>(column) - line * size;
     float values[kCount];
-    LoadFloats(pixels + ((picture * channels + channel) * side + y) * side + x, values);
+    LoadFloats(pixels + ((image * channels + channel) * side + y) * side + x, values);
     StoreFloats(patches.At(patch, column), values);
   }
 };

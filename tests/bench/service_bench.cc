@@ -161,7 +161,7 @@ Result<Json> Fill(const std::string& database, int64_t queued, int64_t finished,
 struct Answers {
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t under_way = 0;
+  int64_t in_flight = 0;
   std::vector<double> seconds;  ///< From when the call was due to its answer.
   std::vector<std::string> ids;
   std::string first_error;
@@ -194,7 +194,7 @@ Result<Json> Submit(const std::string& address, double rate, double seconds,
     call->context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
     {
       const std::lock_guard lock(answers.mutex);
-      ++answers.under_way;
+      ++answers.in_flight;
     }
     stubs[static_cast<size_t>(i) % kConnections]->async()->SubmitJob(
         &call->context, &call->request, &call->response,
@@ -207,13 +207,13 @@ Result<Json> Submit(const std::string& address, double rate, double seconds,
           } else {
             if (answers.errors++ == 0) answers.first_error = status.error_message();
           }
-          --answers.under_way;
+          --answers.in_flight;
           answers.changed.notify_one();
         });
   }
   const double sent_after = SecondsSince(begin);
   std::unique_lock lock(answers.mutex);
-  answers.changed.wait(lock, [&] { return answers.under_way == 0; });
+  answers.changed.wait(lock, [&] { return answers.in_flight == 0; });
   const double answered_after = SecondsSince(begin);
   if (!ids_file.empty()) {
     std::ofstream file(ids_file, std::ios::app);

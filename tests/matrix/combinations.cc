@@ -199,11 +199,12 @@ bool IsLegal(const Combination& combination) {
 }
 
 Combination Without(const Combination& combination, const std::function<bool(Effect)>& leave_out) {
-  const bool in_bits = JobOf(combination).resources.activation_bits > 0;
+  const bool compressed = JobOf(combination).resources.activation_bits > 0;
   Combination plain = combination;
   for (size_t axis = 0; axis < plain.size(); ++axis) {
     Effect effect = Axes()[axis][plain[axis]].effect;
-    if (effect == Effect::kKeepsOther) effect = in_bits ? Effect::kOwnTraining : Effect::kSameBits;
+    if (effect == Effect::kKeepsOther)
+      effect = compressed ? Effect::kOwnTraining : Effect::kSameBits;
     if (leave_out(effect)) plain[axis] = 0;
   }
   return plain;

@@ -130,7 +130,7 @@ ModelSpec BaseOf(const std::string& family) {
 }
 
 std::unique_ptr<BatchSource> SourceOf(const ModelSpec& model) {
-  if (model.family == "vit") return std::make_unique<BrightPictures>(model);
+  if (model.family == "vit") return std::make_unique<NoiseImages>(model);
   if (model.family == "bert") {
     return std::make_unique<RandomMasked>(model.vocab_size, kLength, 0.3);
   }

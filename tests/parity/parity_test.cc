@@ -81,7 +81,7 @@ Batch RecordedTexts(const std::string& family) {
   return batch;
 }
 
-Batch RecordedPictures(const std::string& family) {
+Batch RecordedImages(const std::string& family) {
   Batch batch;
   batch.sequences = 3;
   batch.length = 10;  // nine patches and the class
@@ -94,7 +94,7 @@ Batch RecordedPictures(const std::string& family) {
 }
 
 Batch RecordedBatch(const std::string& family) {
-  if (family == "vit") return RecordedPictures(family);
+  if (family == "vit") return RecordedImages(family);
   if (family.starts_with("bert")) return RecordedTexts(family);
   Batch batch;
   batch.sequences = 3;

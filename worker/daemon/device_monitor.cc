@@ -51,7 +51,7 @@ bool DeviceMonitor::Ending() {
 void DeviceMonitor::Tell(const DeviceEvent& event) {
   if (event.broken) {
     std::lock_guard lock(mutex_);
-    bool known = !told_broken_.insert(event.index).second;
+    bool known = !reported_broken_.insert(event.index).second;
     if (known && event.xid == 0) return;
   }
   listener_.on_event(event);

@@ -55,7 +55,7 @@ class DeviceMonitor {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ending_ = false;
-  std::set<int> told_broken_;
+  std::set<int> reported_broken_;
   std::thread sampler_;
   std::thread waiter_;
 };

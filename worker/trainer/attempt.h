@@ -55,7 +55,7 @@ class Attempt {
   Status CheckFolder();
 
   /// Writes into the log, after memory ran out, what the plan expected and what was held.
-  void TellMemory();
+  void LogMemory();
 
  private:
   /// What one rank sends to all after a step.
@@ -114,7 +114,7 @@ class Attempt {
   /// What follows from the last step's verdict; true: the training went back.
   Result<bool> Guard();
   /// The error of a step that has found wrong bits (train.replay_every_steps).
-  Status TellWrongBits(const engine::WrongBits& found);
+  Status ReportWrongBits(const engine::WrongBits& found);
   /// All ranks return to the newest checkpoint, or the beginning, and leave out the data since
   /// then.
   Status RollBack();

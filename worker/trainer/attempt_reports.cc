@@ -165,7 +165,7 @@ Status Attempt::EvaluateGrown() {
   return SaveGrowthLosses(env_, spec_.run_dir, {loss_before_, start_validation_loss_, fit_flops_});
 }
 
-void Attempt::TellMemory() {
+void Attempt::LogMemory() {
   std::string text =
       "memory of this rank: the plan expected " + MemoryText(spec_.plan.prediction.memory_per_rank);
   if (device_ != nullptr) {

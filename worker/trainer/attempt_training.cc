@@ -107,7 +107,7 @@ Status Attempt::Step() {
   engine::Stopwatch watch;
   const Result<engine::StepReport> made = trainer_->Step();
   if (!made.ok()) {
-    return trainer_->wrong_bits() ? TellWrongBits(*trainer_->wrong_bits()) : made.status();
+    return trainer_->wrong_bits() ? ReportWrongBits(*trainer_->wrong_bits()) : made.status();
   }
   const engine::StepReport& report = *made;
   if (profile_) profile_->OnStep(watch.Lap(), report.tiers);
@@ -122,7 +122,7 @@ Status Attempt::Step() {
 
 // All ranks have found the same and come here. Those that computed wrong say so themselves, for the
 // daemon to name them and their machine.
-Status Attempt::TellWrongBits(const engine::WrongBits& found) {
+Status Attempt::ReportWrongBits(const engine::WrongBits& found) {
   char own[HOST_NAME_MAX + 1] = {};
   (void)gethostname(own, HOST_NAME_MAX);
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, group_->AllGather(own));

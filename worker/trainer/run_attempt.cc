@@ -57,7 +57,7 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
       }
       return WhileTraining(trained.status());
     });
-    if (!outcome.ok() && IsMemoryError(outcome.status())) attempt.TellMemory();
+    if (!outcome.ok() && IsMemoryError(outcome.status())) attempt.LogMemory();
     return outcome;
   });
 }

@@ -28,12 +28,12 @@ double StreamWidth(const SoftwareStack& stack, const ClusterRun& run) {
 
 /// Micro-batches whose activations the rank has at once: one for each stage from its own on, and
 /// with several stages a rank those of the warm-up (Narayanan et al. 2021, section 2.2).
-double MicroBatchesUnderWay(const ClusterRun& run, int64_t position) {
+double MicroBatchesInFlight(const ClusterRun& run, int64_t position) {
   const double passes = D(run.global_batch) / D(run.data * run.micro_batch);
   const double stages = D(run.pipeline), each = D(run.stages_per_rank);
-  const double under_way = run.stages_per_rank > 1 ? stages + (stages - 1 - 2 * D(position)) / each
+  const double in_flight = run.stages_per_rank > 1 ? stages + (stages - 1 - 2 * D(position)) / each
                                                    : stages - D(position);
-  return std::min(under_way, passes);
+  return std::min(in_flight, passes);
 }
 
 double ScoresOfBlock(const SoftwareStack& stack, const ClusterRun& run) {
@@ -41,7 +41,7 @@ double ScoresOfBlock(const SoftwareStack& stack, const ClusterRun& run) {
   return kScore * Tokens(run) * D(run.model.sequence_length * run.model.heads) / D(run.tensor);
 }
 
-double SavedBesideScores(const SoftwareStack& stack, const ClusterRun& run) {
+double SavedWithoutScores(const SoftwareStack& stack, const ClusterRun& run) {
   const DecoderShape& model = run.model;
   const double width = StreamWidth(stack, run), tensor = D(run.tensor);
   const double heads = D(2 * model.heads + 2 * model.key_heads) * D(model.HeadWidth()) / tensor;
@@ -72,7 +72,7 @@ double SavedBesideScores(const SoftwareStack& stack, const ClusterRun& run) {
 
 double SavedByBlock(const SoftwareStack& stack, const ClusterRun& run) {
   const bool scores = run.recomputation != Recomputation::kAttention;
-  return SavedBesideScores(stack, run) + (scores ? ScoresOfBlock(stack, run) : 0);
+  return SavedWithoutScores(stack, run) + (scores ? ScoresOfBlock(stack, run) : 0);
 }
 
 RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position) {
@@ -102,7 +102,7 @@ RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t po
   const double row = kHalf * Tokens(run) * StreamWidth(stack, run);
   // Blocks keep what they need, and the last one's result is kept as well.
   memory.activations =
-      MicroBatchesUnderWay(run, position) * (blocks * (recomputes ? row : saved) + row);
+      MicroBatchesInFlight(run, position) * (blocks * (recomputes ? row : saved) + row);
   const double again = recomputes                                       ? saved
                        : run.recomputation == Recomputation::kAttention ? ScoresOfBlock(stack, run)
                                                                         : 0;

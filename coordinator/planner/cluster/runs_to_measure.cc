@@ -35,7 +35,7 @@ void RunsInDoubt::Measure(size_t run, double times) {
   }
 }
 
-std::optional<size_t> RunsInDoubt::MostTelling(size_t first) const {
+std::optional<size_t> RunsInDoubt::MostInformative(size_t first) const {
   std::optional<size_t> best;
   double most = 0;
   for (size_t i = first; i < covariances_.size(); ++i) {
@@ -71,7 +71,7 @@ std::vector<size_t> RunsToMeasure(const SoftwareStack& stack,
   RunsInDoubt doubt(runs);
   std::vector<size_t> chosen;
   while (chosen.size() < count) {
-    const std::optional<size_t> next = doubt.MostTelling();
+    const std::optional<size_t> next = doubt.MostInformative();
     if (!next) break;
     chosen.push_back(*next);
     doubt.Measure(*next);

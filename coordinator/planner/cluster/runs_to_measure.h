@@ -28,7 +28,7 @@ class RunsInDoubt {
   /// Of those from `first` on that were not measured, the run that takes most from the variance of
   /// all predictions from `first` on together (Cohn, Ghahramani and Jordan 1996); none where none
   /// takes any.
-  std::optional<size_t> MostTelling(size_t first = 0) const;
+  std::optional<size_t> MostInformative(size_t first = 0) const;
   /// How far predictions from `first` on may be off: the root of their mean variance, in logarithms
   /// of seconds.
   double Deviation(size_t first = 0) const;

@@ -190,7 +190,7 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster, const std::stop
   return tried;
 }
 
-std::string BesideBest(const TimeBreakdown& own, const TimeBreakdown& best) {
+std::string ComparedWithBest(const TimeBreakdown& own, const TimeBreakdown& best) {
   const double gain = StepSeconds(best) / StepSeconds(own);
   if (gain > 1.0005) return Factor(gain) + " as fast as the chosen plan: ask for it";
   if (gain > 0.9995) return "as fast as the chosen plan";
@@ -210,7 +210,7 @@ std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile
     }
     furthest.answer.name = way.name;
     if (furthest.answer.fits && best != nullptr) {
-      furthest.answer.reason = BesideBest(furthest.time, best->time);
+      furthest.answer.reason = ComparedWithBest(furthest.time, best->time);
     }
     all.push_back(std::move(furthest));
   }

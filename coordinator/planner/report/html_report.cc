@@ -52,8 +52,8 @@ class HtmlWriter {
     Candidates();
     TimeBars();
     MemoryBars();
-    TimelinePicture();
-    SensitivityPicture();
+    TimelineChart();
+    SensitivityChart();
     Ways();
     Frontier();
     Numbers();
@@ -247,7 +247,7 @@ class HtmlWriter {
     page_.Close();
   }
 
-  void TimelinePicture() {
+  void TimelineChart() {
     const Timeline& timeline = e_.timeline;
     Section("One step, pass by pass");
     std::string text = timeline.schedule.empty()
@@ -264,7 +264,7 @@ class HtmlWriter {
     page_.Close();
   }
 
-  void SensitivityPicture() {
+  void SensitivityChart() {
     if (e_.sensitivity.empty()) return;
     Section("What 10 % more would be worth");
     page_.Add("p", {{"class", "soft"}}, "Gain in throughput of the chosen plan as it is.");

@@ -87,7 +87,7 @@ TEST(HtmlReport, NeedsNothingElse) {
   EXPECT_THAT(page, HasSubstr("@media print"));
 }
 
-TEST(HtmlReport, HasAPictureOfEachThing) {
+TEST(HtmlReport, HasAChartOfEachPart) {
   const std::string page = HtmlReport(
       Explained(SmallGpt2(), {{CpuMachine("a", 4, 16 * kGiB), CpuMachine("b", 4, 16 * kGiB)}}));
   for (const char* title :

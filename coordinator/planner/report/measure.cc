@@ -101,7 +101,7 @@ Result<MeasureAdvice> AdviseToMeasure(const JobSpec& job, const ClusterProfile& 
   advice.runs_known = known.runs;
   advice.deviation = doubt.Deviation(first);
   while (std::ssize(advice.runs) < count) {
-    const std::optional<size_t> next = doubt.MostTelling(first);
+    const std::optional<size_t> next = doubt.MostInformative(first);
     if (!next) break;
     doubt.Measure(*next);
     const Plan& plan = plans[*next - first];

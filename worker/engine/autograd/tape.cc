@@ -29,14 +29,14 @@ Status Tape::RunBackward(Context& context) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    const bool put_off = !beside_.empty();
+    const bool deferred = !beside_.empty();
     {
       ProfileScope scope(context.profiler, entry.name);
       WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
     }
-    if (put_off) WEFT_RETURN_IF_ERROR(RunBesides(context));
+    if (deferred) WEFT_RETURN_IF_ERROR(RunOverlapped(context));
   }
-  return RunBesides(context);
+  return RunOverlapped(context);
 }
 
 Status Tape::Run(Context& context, std::deque<Entry>& entries) {

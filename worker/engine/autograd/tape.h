@@ -168,7 +168,7 @@ class Tape {
     beside_.push_back({name, std::move(work)});
   }
   /// Runs what was deferred so far: while something else is on its way.
-  Status RunBesides(Context& context) { return Run(context, beside_); }
+  Status RunOverlapped(Context& context) { return Run(context, beside_); }
 
   /// From now on the gradients of weights wait until RunDeferred (Qi et al. 2023, arXiv
   /// 2401.10241).

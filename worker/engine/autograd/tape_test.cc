@@ -89,23 +89,23 @@ TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
       return OkStatus();
     };
   };
-  const auto put_off = [&note](std::string what) {
+  const auto deferred = [&note](std::string what) {
     return [&note, what = std::move(what)](Context&, Tape& t) {
       t.RunBeside("put off", note(what));
       return OkStatus();
     };
   };
   // Backwards: last first.
-  tape.Record("first", put_off("at the end"));
+  tape.Record("first", deferred("at the end"));
   tape.Record("plain", note("plain"));
-  tape.Record("second", put_off("after plain"));
+  tape.Record("second", deferred("after plain"));
   tape.Record("sum", [&](Context& ctx, Tape& t) -> Status {
     done.push_back("sum starts");
-    WEFT_RETURN_IF_ERROR(t.RunBesides(ctx));
+    WEFT_RETURN_IF_ERROR(t.RunOverlapped(ctx));
     done.push_back("sum ends");
     return OkStatus();
   });
-  tape.Record("third", put_off("beside the sum"));
+  tape.Record("third", deferred("beside the sum"));
   const Value x = tape.NewValue(Vector({1}), true);
   EXPECT_FALSE(tape.IsSummed(x.node));
   tape.SumsGradient(x.node);

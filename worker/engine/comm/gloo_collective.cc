@@ -88,7 +88,7 @@ class QueuedWork : public Work::State {
     return status_;
   }
 
-  Status WaitBeside(const Stream&) override {
+  Status WaitUncounted(const Stream&) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
     return status_;

@@ -121,18 +121,18 @@ void BeRank(int rank, const std::string& folder, const Case& test) {
     while (true) pause();
   }
   Status lost;
-  std::deque<Work> under_way;
+  std::deque<Work> in_flight;
   while (lost.ok()) {
     if (test.moment != Moment::kQueued) {
       lost = once();
       continue;
     }
-    under_way.push_back(Begin(test.operation, **group, tensors));
-    if (under_way.size() < kInFlight) continue;
-    lost = under_way.front().Wait(Stream{});
-    under_way.pop_front();
+    in_flight.push_back(Begin(test.operation, **group, tensors));
+    if (in_flight.size() < kInFlight) continue;
+    lost = in_flight.front().Wait(Stream{});
+    in_flight.pop_front();
   }
-  for (const Work& work : under_way) {
+  for (const Work& work : in_flight) {
     EXPECT_EQ(work.Wait(Stream{}).code(), StatusCode::kUnavailable);
   }
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable);

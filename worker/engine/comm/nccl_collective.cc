@@ -152,7 +152,7 @@ class NcclCollective : public Collective, public CollectiveRecorder {
     Handle(std::shared_ptr<Shared> its_shared, Operation its_operation)
         : shared(std::move(its_shared)), operation(std::move(its_operation)) {}
     Status Wait(const Stream& stream) override { return Wait(stream, true); }
-    Status WaitBeside(const Stream& stream) override { return Wait(stream, false); }
+    Status WaitUncounted(const Stream& stream) override { return Wait(stream, false); }
     Status Wait(const Stream& stream, bool counts) {
       std::lock_guard lock(shared->mutex);
       // Whoever ends a group waits for its operations.
@@ -465,12 +465,12 @@ void NcclCollective::Watch() {
     changed_.wait(lock, [this] { return closing_ || !failure_.ok() || !operations_.empty(); });
     if (!failure_.ok()) return;
     Harvest();
-    const auto under_way = std::find_if(operations_.begin(), operations_.end(),
+    const auto in_flight = std::find_if(operations_.begin(), operations_.end(),
                                         [](const Operation& each) { return !each->ended; });
-    if (under_way == operations_.end() && closing_) return;
+    if (in_flight == operations_.end() && closing_) return;
     // NCCL may not notice that a peer on the same machine is gone, and does not say which one is.
-    if (Status health = host_->Health(); under_way != operations_.end() && !health.ok()) {
-      Fail(UnavailableError(Where((*under_way)->label) + ": " + health.message()));
+    if (Status health = host_->Health(); in_flight != operations_.end() && !health.ok()) {
+      Fail(UnavailableError(Where((*in_flight)->label) + ": " + health.message()));
       return;
     }
     int error = N::kSuccess;
@@ -485,9 +485,9 @@ void NcclCollective::Watch() {
                             ": a peer is lost: " + library_.get_error_string(error)));
       return;
     }
-    if (under_way != operations_.end() && (*under_way)->begun &&
-        steady_clock::now() - *(*under_way)->begun > options_.timeout) {
-      Fail(UnavailableError(Where((*under_way)->label) + ": a peer is silent for more than " +
+    if (in_flight != operations_.end() && (*in_flight)->begun &&
+        steady_clock::now() - *(*in_flight)->begun > options_.timeout) {
+      Fail(UnavailableError(Where((*in_flight)->label) + ": a peer is silent for more than " +
                             std::to_string(options_.timeout.count()) + " ms"));
       return;
     }

@@ -17,7 +17,7 @@ class Work {
    public:
     virtual ~State() = default;
     virtual Status Wait(const Stream& stream) = 0;
-    virtual Status WaitBeside(const Stream& stream) { return Wait(stream); }
+    virtual Status WaitUncounted(const Stream& stream) { return Wait(stream); }
     /// Whether Wait would return at once, as far as that is known.
     virtual bool Done() { return false; }
   };
@@ -34,8 +34,8 @@ class Work {
 
   /// The same on a stream, or in a thread, besides those of the rank: their waiting is no exposed
   /// time.
-  Status WaitBeside(const Stream& stream) const {
-    return state_ ? state_->WaitBeside(stream) : status_;
+  Status WaitUncounted(const Stream& stream) const {
+    return state_ ? state_->WaitUncounted(stream) : status_;
   }
 
   /// The operation is known to be over, well or not. False may mean that nobody knows: on a CUDA

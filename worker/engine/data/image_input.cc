@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kWave = 256;  ///< Images decoded before they are written.
 
 /// Writes images and labels in the order in which they come.
-class PictureWriter {
+class ImageWriter {
  public:
-  PictureWriter(const std::string& path, const JobSpec& job)
+  ImageWriter(const std::string& path, const JobSpec& job)
       : path_(path), size_(job.model.image_size), channels_(job.model.image_channels) {}
 
   Status Start(Env& env) {
@@ -29,8 +29,8 @@ class PictureWriter {
     writer_.emplace(std::move(writer));
     return OkStatus();
   }
-  Status Add(const Image& picture, int32_t label) {
-    bytes_.assign(picture.pixels.begin(), picture.pixels.end());
+  Status Add(const Image& image, int32_t label) {
+    bytes_.assign(image.pixels.begin(), image.pixels.end());
     labels_.push_back(label);
     WEFT_RETURN_IF_ERROR(writer_->Append(bytes_));
     writer_->EndDocument();
@@ -53,16 +53,16 @@ class PictureWriter {
   std::vector<int32_t> labels_;
 };
 
-Image Fitted(Image picture, int64_t size) {
-  if (picture.height == size && picture.width == size) return picture;
-  return ResizeSquare(picture, size);
+Image Fitted(Image image, int64_t size) {
+  if (image.height == size && image.width == size) return image;
+  return ResizeSquare(image, size);
 }
 
 /// A pair of IDX files in memory.
 struct IdxPair {
   std::string path;
   std::string hash;
-  IdxFile pictures;
+  IdxFile images;
   IdxFile labels;
 };
 
@@ -117,9 +117,9 @@ class IdxInput : public DatasetInput {
                             "found");
       }
       IdxPair pair{path, "", {}, {}};
-      WEFT_ASSIGN_OR_RETURN(pair.pictures, Read(env, path, pair.hash));
+      WEFT_ASSIGN_OR_RETURN(pair.images, Read(env, path, pair.hash));
       WEFT_ASSIGN_OR_RETURN(pair.labels, Read(env, JoinPath(DirName(path), name), pair.hash));
-      const std::vector<int64_t>& shape = pair.pictures.shape;
+      const std::vector<int64_t>& shape = pair.images.shape;
       if (shape.size() != 3 || pair.labels.shape.size() != 1 || shape[0] != pair.labels.shape[0] ||
           shape[1] == 0 || shape[2] == 0) {
         return InvalidError(path + " and " + name +
@@ -140,7 +140,7 @@ class IdxInput : public DatasetInput {
 
   Status WritePart(Env& env, const std::string& path, const std::vector<IdxPair>& pairs,
                    size_t classes) const {
-    PictureWriter writer(path, job_);
+    ImageWriter writer(path, job_);
     WEFT_RETURN_IF_ERROR(writer.Start(env));
     std::vector<std::pair<const IdxPair*, size_t>> all;
     for (const IdxPair& pair : pairs) {
@@ -149,21 +149,21 @@ class IdxInput : public DatasetInput {
     for (size_t place : ScatteredOrder(all.size())) {
       const auto& [pair, i] = all[place];
       WEFT_RETURN_IF_ERROR(
-          writer.Add(Fitted(Picture(*pair, i), writer.size()), pair->labels.values[i]));
+          writer.Add(Fitted(ImageAt(*pair, i), writer.size()), pair->labels.values[i]));
     }
     return writer.Finish(env, classes);
   }
 
   /// Grey values, repeated for each colour that the model wants.
-  Image Picture(const IdxPair& pair, size_t i) const {
+  Image ImageAt(const IdxPair& pair, size_t i) const {
     const auto channels = static_cast<size_t>(job_.model.image_channels);
-    Image picture{pair.pictures.shape[1], pair.pictures.shape[2], job_.model.image_channels, {}};
-    const auto count = static_cast<size_t>(picture.height * picture.width);
-    picture.pixels.reserve(count * channels);
+    Image image{pair.images.shape[1], pair.images.shape[2], job_.model.image_channels, {}};
+    const auto count = static_cast<size_t>(image.height * image.width);
+    image.pixels.reserve(count * channels);
     for (size_t p = 0; p < count; ++p) {
-      picture.pixels.insert(picture.pixels.end(), channels, pair.pictures.values[i * count + p]);
+      image.pixels.insert(image.pixels.end(), channels, pair.images.values[i * count + p]);
     }
-    return picture;
+    return image;
   }
 
   JobSpec job_;
@@ -171,7 +171,7 @@ class IdxInput : public DatasetInput {
   std::vector<IdxPair> validation_;
 };
 
-struct PictureFile {
+struct ImageFile {
   std::string path;
   std::string label;
 };
@@ -194,13 +194,13 @@ class FolderInput : public DatasetInput {
 
   Status Write(Env& env, const std::string& folder, int threads, DatasetInfo& info) override {
     std::set<std::string> names;
-    for (const PictureFile& file : train_) names.insert(file.label);
+    for (const ImageFile& file : train_) names.insert(file.label);
     info.classes = OrderClasses(names, classes_of_model_);
     std::map<std::string, int32_t> classes;
     for (const std::string& name : info.classes) {
       classes.emplace(name, static_cast<int32_t>(classes.size()));
     }
-    for (const PictureFile& file : validation_) {
+    for (const ImageFile& file : validation_) {
       if (!classes.contains(file.label)) {
         return InvalidError("the class \"" + file.label + "\" of " + file.path +
                             " is not in the training data");
@@ -214,14 +214,14 @@ class FolderInput : public DatasetInput {
  private:
   FolderInput(Env& env, const JobSpec& job) : env_(env), job_(job) {}
 
-  static bool IsPicture(const std::string& file) {
+  static bool IsImageFile(const std::string& file) {
     const std::string name = AsciiLowerCase(file);
     return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
   }
 
   /// Lists the images of folders of classes; returns names and content hashes.
   Result<Json> FindFiles(const std::vector<std::string>& folders,
-                         std::vector<PictureFile>& files) const {
+                         std::vector<ImageFile>& files) const {
     Json key = Json::array();
     for (const std::string& folder : folders) {
       const size_t before = files.size();
@@ -231,7 +231,7 @@ class FolderInput : public DatasetInput {
         Result<std::vector<std::string>> names = env_.ListDir(inner);
         if (!names.ok()) continue;  // a file next to the folders
         for (const std::string& name : *names) {
-          if (!IsPicture(name)) continue;
+          if (!IsImageFile(name)) continue;
           files.push_back({JoinPath(inner, name), label});
           WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, env_.MapFile(files.back().path));
           key.push_back({label, HashHex(file->bytes())});
@@ -246,25 +246,25 @@ class FolderInput : public DatasetInput {
     return key;
   }
 
-  Result<Image> Decode(const PictureFile& file) const {
+  Result<Image> Decode(const ImageFile& file) const {
     WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> bytes, env_.MapFile(file.path));
-    Result<Image> picture = DecodeImage(bytes->bytes(), job_.model.image_channels);
-    if (!picture.ok()) return picture.status().WithContext(file.path);
-    return Fitted(*std::move(picture), job_.model.image_size);
+    Result<Image> image = DecodeImage(bytes->bytes(), job_.model.image_channels);
+    if (!image.ok()) return image.status().WithContext(file.path);
+    return Fitted(*std::move(image), job_.model.image_size);
   }
 
-  Status WritePart(Env& env, const std::string& path, const std::vector<PictureFile>& files,
+  Status WritePart(Env& env, const std::string& path, const std::vector<ImageFile>& files,
                    const std::map<std::string, int32_t>& classes, int threads) const {
-    PictureWriter writer(path, job_);
+    ImageWriter writer(path, job_);
     WEFT_RETURN_IF_ERROR(writer.Start(env));
     const std::vector<size_t> order = ScatteredOrder(files.size());
     for (size_t first = 0; first < order.size(); first += kWave) {
       const size_t count = std::min(kWave, order.size() - first);
-      std::vector<Result<Image>> pictures(count, Image{});
+      std::vector<Result<Image>> images(count, Image{});
       std::atomic<size_t> next{0};
       auto work = [&] {
         for (size_t i = next++; i < count; i = next++) {
-          pictures[i] = Decode(files[order[first + i]]);
+          images[i] = Decode(files[order[first + i]]);
         }
       };
       {
@@ -273,8 +273,8 @@ class FolderInput : public DatasetInput {
         work();
       }
       for (size_t i = 0; i < count; ++i) {
-        if (!pictures[i].ok()) return pictures[i].status();
-        WEFT_RETURN_IF_ERROR(writer.Add(*pictures[i], classes.at(files[order[first + i]].label)));
+        if (!images[i].ok()) return images[i].status();
+        WEFT_RETURN_IF_ERROR(writer.Add(*images[i], classes.at(files[order[first + i]].label)));
       }
     }
     return writer.Finish(env, classes.size());
@@ -282,16 +282,16 @@ class FolderInput : public DatasetInput {
 
   Env& env_;
   JobSpec job_;
-  std::vector<PictureFile> train_;
-  std::vector<PictureFile> validation_;
+  std::vector<ImageFile> train_;
+  std::vector<ImageFile> validation_;
   std::vector<std::string> classes_of_model_;
   Json key_;
 };
 
 /// What both kinds say of their dataset.
-class PictureInput : public DatasetInput {
+class CheckedImageInput : public DatasetInput {
  public:
-  PictureInput(std::unique_ptr<DatasetInput> input, const JobSpec& job)
+  CheckedImageInput(std::unique_ptr<DatasetInput> input, const JobSpec& job)
       : input_(std::move(input)),
         size_(job.model.image_size),
         channels_(job.model.image_channels) {}
@@ -319,7 +319,7 @@ Result<std::unique_ptr<DatasetInput>> OpenImageInput(Env& env, const JobSpec& jo
                                                      const std::string& format) {
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<DatasetInput> input,
                         format == "idx" ? IdxInput::Open(env, job) : FolderInput::Open(env, job));
-  return std::unique_ptr<DatasetInput>(std::make_unique<PictureInput>(std::move(input), job));
+  return std::unique_ptr<DatasetInput>(std::make_unique<CheckedImageInput>(std::move(input), job));
 }
 
 }  // namespace weft::engine

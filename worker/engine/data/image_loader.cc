@@ -57,11 +57,11 @@ Result<std::unique_ptr<ImageLoader>> ImageLoader::Create(TokenSpan span,
   return std::unique_ptr<ImageLoader>(new ImageLoader(std::move(span), options, sequences));
 }
 
-void ImageLoader::AppendPixels(uint64_t picture, Batch& batch) const {
+void ImageLoader::AppendPixels(uint64_t image, Batch& batch) const {
   const auto each = static_cast<size_t>(Bytes(options_));
   const auto channels = static_cast<size_t>(options_.channels);
   std::vector<int32_t> bytes(each);
-  span_.shard->Read(span_.first + picture * each, bytes);
+  span_.shard->Read(span_.first + image * each, bytes);
   for (size_t channel = 0; channel < channels; ++channel) {
     for (size_t i = channel; i < each; i += channels) {
       batch.pixels.push_back(scaled_[static_cast<size_t>(bytes[i])]);
@@ -79,9 +79,9 @@ Result<Batch> ImageLoader::Get(int64_t step, int64_t first_sequence, int64_t cou
   batch.pixels.reserve(static_cast<size_t>(count * Bytes(options_)));
   const int64_t start = options_.shuffle ? step * options_.global_batch : 0;
   for (int64_t s = 0; s < count; ++s) {
-    const uint64_t picture = order_.At(static_cast<uint64_t>(start + first_sequence + s)).index;
-    AppendPixels(picture, batch);
-    batch.labels.push_back((*span_.labels)[first_document_ + picture]);
+    const uint64_t image = order_.At(static_cast<uint64_t>(start + first_sequence + s)).index;
+    AppendPixels(image, batch);
+    batch.labels.push_back((*span_.labels)[first_document_ + image]);
     batch.sequence_starts.push_back(static_cast<int32_t>(s * options_.length));
     for (int64_t t = 0; t < options_.length; ++t) {
       batch.positions.push_back(static_cast<int32_t>(t));

@@ -41,7 +41,7 @@ class ImageLoader : public BatchSource {
 
  private:
   ImageLoader(TokenSpan span, const ImageLoaderOptions& options, int64_t sequences);
-  void AppendPixels(uint64_t picture, Batch& batch) const;
+  void AppendPixels(uint64_t image, Batch& batch) const;
 
   TokenSpan span_;
   ImageLoaderOptions options_;

@@ -17,15 +17,15 @@ constexpr ImageLoaderOptions kTiny = {
     .size = 2, .channels = 2, .length = 5, .global_batch = 3, .seed = 1};
 
 /// Image p of 2 x 2 pixels in 2 colours has the bytes 10 p, 10 p + 1, ...
-TokenSpan Pictures(int32_t count) {
-  std::vector<std::vector<int32_t>> pictures;
+TokenSpan Images(int32_t count) {
+  std::vector<std::vector<int32_t>> images;
   std::vector<int32_t> labels;
   for (int32_t p = 0; p < count; ++p) {
-    pictures.emplace_back();
-    for (int32_t i = 0; i < 8; ++i) pictures.back().push_back(10 * p + i);
+    images.emplace_back();
+    for (int32_t i = 0; i < 8; ++i) images.back().push_back(10 * p + i);
     labels.push_back(p % 4);
   }
-  return MakeLabelledSpan(pictures, labels, 4, 256);
+  return MakeLabelledSpan(images, labels, 4, 256);
 }
 
 TEST(ImageLoader, GivesColoursOneAfterAnotherAndScaled) {
@@ -33,7 +33,7 @@ TEST(ImageLoader, GivesColoursOneAfterAnotherAndScaled) {
   options.shuffle = false;
   options.mean = 0.5;
   options.deviation = 0.25;
-  TokenSpan span = Pictures(3);
+  TokenSpan span = Images(3);
   span.first = 8;  // held out from the second on
   span.count = 16;
   auto loader = ImageLoader::Create(span, options);
@@ -54,7 +54,7 @@ TEST(ImageLoader, GivesColoursOneAfterAnotherAndScaled) {
 }
 
 TEST(ImageLoader, ShowsEveryPictureOnceInEachEpochToAnyRank) {
-  auto loader = ImageLoader::Create(Pictures(12), kTiny);
+  auto loader = ImageLoader::Create(Images(12), kTiny);
   ASSERT_TRUE(loader.ok());
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
     std::set<float> seen;
@@ -72,7 +72,7 @@ TEST(ImageLoader, ShowsEveryPictureOnceInEachEpochToAnyRank) {
 }
 
 TEST(ImageLoader, RefusesPicturesOfAnotherSize) {
-  TokenSpan span = Pictures(1);
+  TokenSpan span = Images(1);
   ImageLoaderOptions options = kTiny;
   options.size = 3;
   EXPECT_THAT(ImageLoader::Create(span, options).status().message(), HasSubstr("3 x 3 pixels"));

@@ -437,16 +437,16 @@ JobSpec Vit(const std::string& path, int64_t size, int64_t channels) {
   return job;
 }
 
-TEST(PreparePictures, ReadsIdxPairsAndScattersThem) {
+TEST(PrepareImages, ReadsIdxPairsAndScattersThem) {
   const std::string folder = MakeTestFolder();
-  std::string pictures("\0\0\x08\3\0\0\0\x14\0\0\0\4\0\0\0\4", 16);
+  std::string images("\0\0\x08\3\0\0\0\x14\0\0\0\4\0\0\0\4", 16);
   std::string labels("\0\0\x08\1\0\0\0\x14", 8);
   for (int p = 0; p < 20; ++p) {
-    pictures.append(16, static_cast<char>(p * 10));
+    images.append(16, static_cast<char>(p * 10));
     labels += static_cast<char>(p / 10);
   }
   Write(folder + "/train-labels-idx1-ubyte", labels);
-  JobSpec job = Vit(Write(folder + "/train-images-idx3-ubyte", pictures), 4, 1);
+  JobSpec job = Vit(Write(folder + "/train-images-idx3-ubyte", images), 4, 1);
   const Dataset dataset = Prepare(job);
   EXPECT_EQ(dataset.info.classes.size(), 2u);
   EXPECT_EQ(dataset.info.train_documents, 15);
@@ -468,7 +468,7 @@ TEST(PreparePictures, ReadsIdxPairsAndScattersThem) {
     EXPECT_EQ(classes.size(), 2u);
   }
   ASSERT_EQ(seen.size(), 20u);
-  for (const auto& [picture, label] : seen) EXPECT_EQ(label, picture / 10);
+  for (const auto& [image, label] : seen) EXPECT_EQ(label, image / 10);
   // Smaller, and in three colours.
   EXPECT_EQ(Prepare(Vit(folder + "/train-images-idx3-ubyte", 2, 3)).info.train_tokens, 15 * 12);
   job.model.family = "gpt2";
@@ -477,7 +477,7 @@ TEST(PreparePictures, ReadsIdxPairsAndScattersThem) {
   EXPECT_THAT(Refusal(Vit(folder + "/train-images-idx3-ubyte", 4, 1)), HasSubstr("21 values"));
 }
 
-TEST(PreparePictures, ReadsFoldersOfClasses) {
+TEST(PrepareImages, ReadsFoldersOfClasses) {
   const std::string folder = MakeTestFolder();
   for (const char* name : {"cat/a.png", "cat/b.jpg", "dog/c.PNG", "dog/d.jpeg", "dog/notes.txt"}) {
     const std::string source = std::string(name).find("n") == 4   ? "noise.png"

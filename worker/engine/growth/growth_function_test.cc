@@ -92,7 +92,7 @@ std::vector<float> LogitsOf(const ModelSpec& spec, const TensorsByName& tensors)
   options.with_gradients = false;
   TinyRun run(spec, options);
   SetValues(run, tensors);
-  if (spec.family == "vit") return run.Logits(*BrightPictures(spec).Get(0, 0, 3));
+  if (spec.family == "vit") return run.Logits(*NoiseImages(spec).Get(0, 0, 3));
   if (spec.classes > 0) {
     return run.Logits(*RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3));
   }

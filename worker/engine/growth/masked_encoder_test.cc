@@ -306,7 +306,7 @@ ModelSpec Small(const std::string& kind) {
 }
 
 Batch BatchOf(const ModelSpec& model) {
-  if (model.family == "vit") return *BrightPictures(model).Get(0, 0, 3);
+  if (model.family == "vit") return *NoiseImages(model).Get(0, 0, 3);
   if (model.classes > 0) return *RandomLabelled(model.vocab_size, 16, model.classes).Get(0, 0, 3);
   return *RandomMasked(model.vocab_size, 16, 0.5).Get(0, 0, 2);
 }

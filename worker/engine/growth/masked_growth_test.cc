@@ -135,7 +135,7 @@ class Network {
   TinyRun& run() { return run_; }
   weft::engine::Batch Batch() {
     const ModelSpec& spec = run_.model->spec();
-    if (spec.family == "vit") return *BrightPictures(spec).Get(0, 0, 3);
+    if (spec.family == "vit") return *NoiseImages(spec).Get(0, 0, 3);
     if (spec.classes > 0) return *RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3);
     if (spec.family == "bert") return *RandomMasked(spec.vocab_size, 16, 0.5).Get(0, 0, 2);
     return *RandomTokens(spec.vocab_size, 16).Get(0, 0, 2);

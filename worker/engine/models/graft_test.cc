@@ -277,7 +277,7 @@ TEST(GraftTest, TheEmbeddingIsReleasedAfterItsGrafts) {
       spec.image_size = 8;
       spec.patch_size = 4;
       spec.classes = 3;
-      batches = std::make_unique<BrightPictures>(spec);
+      batches = std::make_unique<NoiseImages>(spec);
     }
     TinyRun run(spec, {&kFp32Precision, true, {}});
     Profiler profiler;

@@ -31,7 +31,7 @@ ModelSpec Network(int64_t image_size) {
 }
 
 Batch Images(int64_t image_size) {
-  return *BrightPictures(Network(image_size)).Get(0, 0, 4);
+  return *NoiseImages(Network(image_size)).Get(0, 0, 4);
 }
 
 int64_t TableOf(const TinyRun& run) {

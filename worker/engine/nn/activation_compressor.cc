@@ -25,13 +25,13 @@ struct Parts {
 
 }  // namespace
 
-bool ActivationCompressor::DealtOut(int64_t rows) const {
+bool ActivationCompressor::IsTokenShard(int64_t rows) const {
   const TensorParallel* ranks = options_.tensor;
   return ranks != nullptr && ranks->sequence() && rows * ranks->degree() == batch_.count;
 }
 
 std::vector<ActivationCompressor::Span> ActivationCompressor::SpansOf(int64_t rows) const {
-  const int64_t first = DealtOut(rows) ? options_.tensor->FirstRow(batch_.count) : 0;
+  const int64_t first = IsTokenShard(rows) ? options_.tensor->FirstRow(batch_.count) : 0;
   if (options_.context == nullptr) return {{0, rows, batch_.first_token + first}};
   const int64_t rank = options_.context->rank(), ranks = options_.context->degree();
   const int64_t chunk = batch_.length / 2;
@@ -86,9 +86,9 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
     // Groups that no other mesh has, with random numbers of their own.
     spans = {{0, rows, own_token}};
     const TensorParallel* ranks = options_.tensor;
-    const int64_t sharer = shared                        ? here.first / run
-                           : !own_rows && DealtOut(rows) ? ranks->rank()
-                                                         : 0;
+    const int64_t sharer = shared                            ? here.first / run
+                           : !own_rows && IsTokenShard(rows) ? ranks->rank()
+                                                             : 0;
     const int64_t tensor_ranks = ranks != nullptr ? ranks->degree() : 1;
     const int64_t chunks = options_.context != nullptr ? options_.context->rank() : 0;
     place += static_cast<uint32_t>(1 + chunks * tensor_ranks + sharer) << 20;

@@ -43,7 +43,7 @@ class ActivationCompressor : public SavedTensorPolicy {
   };
   std::vector<Span> SpansOf(int64_t rows) const;
   /// Whether a tensor with `rows` rows holds this rank's part of the tokens (sequence parallelism).
-  bool DealtOut(int64_t rows) const;
+  bool IsTokenShard(int64_t rows) const;
   /// The part that this rank has of a tensor with `columns` columns. An empty `part` is the
   /// residual stream, whose features 2-D tensor parallelism partitions.
   ColumnPart PartOf(const ColumnPart& part, int64_t columns) const;

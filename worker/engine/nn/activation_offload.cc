@@ -30,7 +30,7 @@ SavedTensor ActivationOffload::KeepExactly(Tensor tensor) {
 }
 
 Status ActivationOffload::EndForward(Context& context, size_t step) {
-  if (plan_[step].travels()) {
+  if (plan_[step].offloaded()) {
     for (const std::weak_ptr<Place>& saved : saved_) {
       if (std::shared_ptr<Place> place = saved.lock()) {
         steps_[step].places.push_back(std::move(place));
@@ -49,7 +49,7 @@ Status ActivationOffload::EndForward(Context& context, size_t step) {
 }
 
 Status ActivationOffload::StartBackward(Context& context, size_t step) {
-  if (plan_[step].travels()) {
+  if (plan_[step].offloaded()) {
     ProfileScope scope(context.profiler, "wait for activations");
     WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, steps_[step].job));
     for (const std::shared_ptr<Place>& place : steps_[step].places) place->host = {};

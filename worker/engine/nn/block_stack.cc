@@ -10,7 +10,8 @@ namespace {
 
 // Runs what keeps tensors of a layer of the model on `tape`: in this many bits, or 0.
 template <class Run>
-auto InBits(Tape& tape, ActivationCompressor::Options options, const TokenBatch& batch, Run&& run) {
+auto WithCompressedActivations(Tape& tape, ActivationCompressor::Options options,
+                               const TokenBatch& batch, Run&& run) {
   if (options.bits == 0 || !tape.recording()) return run();
   SavedTensorPolicy* const below = options.below = tape.saved_tensor_policy();
   ActivationCompressor compressor(options, batch);
@@ -71,7 +72,7 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   const RematPlan& remat = RematOf(layers);
   const Pass pass{batch, remat, activation_bits_, caches};
   std::shared_ptr<ActivationOffload> offload;
-  if (Travels(remat) && tape.recording()) {
+  if (Transfers(remat) && tape.recording()) {
     offload = std::make_shared<ActivationOffload>(context.host, remat);
   }
   for (size_t i = 0; i < remat.size(); ++i) {
@@ -85,7 +86,7 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
     WEFT_ASSIGN_OR_RETURN(
         stream, offload == nullptr
                     ? RunStep(context, tape, step, std::move(stream), pass)
-                    : RunBesideTransfers(context, tape, i, std::move(stream), pass, offload));
+                    : RunWithTransfers(context, tape, i, std::move(stream), pass, offload));
     if (last + 1 == FirstLayerOf(block + 1, layers)) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + block,
@@ -95,12 +96,12 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
   return stream;
 }
 
-Result<Residual> BlockStack::RunBesideTransfers(
+Result<Residual> BlockStack::RunWithTransfers(
     Context& context, Tape& tape, size_t index, Residual x, const Pass& pass,
     const std::shared_ptr<ActivationOffload>& offload) const {
   const RematPlan& remat = pass.remat;
   const RematStep& step = remat[index];
-  if (step.travels()) tape.SetSavedTensorPolicy(offload.get());
+  if (step.offloaded()) tape.SetSavedTensorPolicy(offload.get());
   Result<Residual> y = RunStep(context, tape, step, std::move(x), pass);
   tape.SetSavedTensorPolicy(nullptr);
   WEFT_RETURN_IF_ERROR(y.status());
@@ -143,7 +144,8 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
   const int64_t block_index = BlockOf(layer, layers);
   const bool attention = step.kind == RematStep::Kind::kAttention;
   if (operations_ != nullptr && tape.recording()) {
-    Note(std::string(attention ? "F_attention" : "F_all") + (step.travels() ? "_host" : ""), layer);
+    Note(std::string(attention ? "F_attention" : "F_all") + (step.offloaded() ? "_host" : ""),
+         layer);
     tape.Record("block", [this, layer](Context&, Tape&) {
       Note("B", layer);
       return OkStatus();
@@ -154,8 +156,8 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
   const TransformerBlock& block = blocks_[static_cast<size_t>(block_index)];
   const BlockUse use{pass.batch, first_ + layer, layer - FirstLayerOf(block_index, layers), cache,
                      attention};
-  return InBits(tape, {pass.bits, first_ + layer, tensor_, context_}, pass.batch,
-                [&] { return block.Forward(context, tape, x, use); });
+  return WithCompressedActivations(tape, {pass.bits, first_ + layer, tensor_, context_}, pass.batch,
+                                   [&] { return block.Forward(context, tape, x, use); });
 }
 
 // The input of the first layer is kept as one tensor: the sum, not its two terms.
@@ -168,7 +170,7 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
              "what is recomputed at once reads the parameters of one block");
   WEFT_ASSIGN_OR_RETURN(Value input, Sum(context, tape, x));
   for (int64_t layer = step.first; layer < step.end(); ++layer) {
-    Note(layer > step.first ? "F_none" : step.travels() ? "F_ck_host" : "F_ck", layer);
+    Note(layer > step.first ? "F_none" : step.offloaded() ? "F_ck_host" : "F_ck", layer);
   }
   // What one layer keeps soon goes; quantised values would only exist together with their source.
   const int64_t bits = step.count > 1 ? pass.bits : 0;
@@ -183,10 +185,10 @@ Result<Residual> BlockStack::RunSegment(Context& context, Tape& tape, const Rema
     if (out.delta.tensor) outputs.push_back(std::move(out.delta));
     return outputs;
   };
-  WEFT_ASSIGN_OR_RETURN(
-      std::vector<Value> out,
-      InBits(tape, {pass.bits, first_ + step.first, tensor_, context_}, pass.batch,
-             [&] { return Recompute(context, tape, segment, {input}); }));
+  WEFT_ASSIGN_OR_RETURN(std::vector<Value> out,
+                        WithCompressedActivations(
+                            tape, {pass.bits, first_ + step.first, tensor_, context_}, pass.batch,
+                            [&] { return Recompute(context, tape, segment, {input}); }));
   return Residual{std::move(out[0]), out.size() > 1 ? std::move(out[1]) : Value()};
 }
 

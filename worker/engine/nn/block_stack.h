@@ -63,9 +63,9 @@ class BlockStack {
   };
 
   /// Runs and records a step of the forward pass, overlapped with its transfers.
-  Result<Residual> RunBesideTransfers(Context& context, Tape& tape, size_t index, Residual x,
-                                      const Pass& pass,
-                                      const std::shared_ptr<ActivationOffload>& offload) const;
+  Result<Residual> RunWithTransfers(Context& context, Tape& tape, size_t index, Residual x,
+                                    const Pass& pass,
+                                    const std::shared_ptr<ActivationOffload>& offload) const;
   Result<Residual> RunStep(Context& context, Tape& tape, const RematStep& step, Residual x,
                            const Pass& pass) const;
   Result<Residual> RunLayer(Context& context, Tape& tape, const RematStep& step, const Residual& x,

@@ -32,7 +32,7 @@ Status DeviceStaging::Pass(DType dtype, int64_t count, Move bring, const Operate
   WEFT_RETURN_IF_ERROR(up.Await(stream, brought));
   const Work work = operate(memory);
   const int64_t taken = down.Enqueue([&down, above, work, take = std::move(take)]() -> Status {
-    WEFT_RETURN_IF_ERROR(work.WaitBeside(down.stream()));
+    WEFT_RETURN_IF_ERROR(work.WaitUncounted(down.stream()));
     take(down, above);
     return OkStatus();
   });

@@ -33,7 +33,7 @@ class DeviceStaging {
   DeviceStaging& operator=(const DeviceStaging&) = delete;
 
   /// Whether collectives on the host memory pool of `context` need this.
-  static bool IsWayOf(const Context& context) {
+  static bool IsNeededBy(const Context& context) {
     return context.host != nullptr && context.stream.device.type == DeviceType::kCuda;
   }
 

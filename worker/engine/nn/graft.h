@@ -22,11 +22,11 @@ struct ProductOptions;
 
 /// A place of the network where operations can be put.
 enum class GraftPlace : uint8_t {
-  kEmbedding,       ///< What the embeddings give to the first block.
-  kSubLayerInput,   ///< What attention or the MLP reads, after a pre-norm.
-  kBesideSubLayer,  ///< The same, whose result is added to what attention or the MLP computes.
-  kSubLayerOutput,  ///< That sum, or what attention or the MLP computes ...
-  kResidualBranch,  ///< ... and, after that, what is added to the residual stream.
+  kEmbedding,           ///< What the embeddings give to the first block.
+  kSubLayerInput,       ///< What attention or the MLP reads, after a pre-norm.
+  kParallelToSubLayer,  ///< The same, whose result is added to what attention or the MLP computes.
+  kSubLayerOutput,      ///< That sum, or what attention or the MLP computes ...
+  kResidualBranch,      ///< ... and, after that, what is added to the residual stream.
 };
 
 /// How a place of the network is used in a forward pass.

@@ -65,9 +65,9 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   GeluValue gelu{FormOf(activation_)};
   // A partial sum has no GELU.
-  const bool summand = tensor_ != nullptr && tensor_->rows() > 1;
+  const bool addend = tensor_ != nullptr && tensor_->rows() > 1;
   WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
-                                                 is_gelu() && !summand ? &gelu : nullptr));
+                                                 is_gelu() && !addend ? &gelu : nullptr));
   in = {};
   WEFT_ASSIGN_OR_RETURN(inner, LeaveFeatures(context, tape, tensor_, std::move(inner)));
   WEFT_ASSIGN_OR_RETURN(Value out, Project(context, tape, inner, std::move(gelu.value)));

@@ -34,7 +34,7 @@ class ParameterFile {
   /// Waits until they have been read.
   Status Await(int64_t unit) { return values_->Await(static_cast<size_t>(unit)); }
   /// The same in another thread than the computing one.
-  Status AwaitBeside(int64_t unit) { return values_->AwaitBeside(static_cast<size_t>(unit)); }
+  Status AwaitUncounted(int64_t unit) { return values_->AwaitUncounted(static_cast<size_t>(unit)); }
   /// Frees their memory.
   void Drop(int64_t unit);
   /// Writes them, and then frees their memory.

@@ -13,12 +13,12 @@ ParameterFileIterator::~ParameterFileIterator() {
   for (size_t at = at_; at < units_.size() && at < at_ + 2; ++at) {
     const int64_t unit = units_[at];
     if (what_.values) {
-      (void)file_->AwaitBeside(unit);
+      (void)file_->AwaitUncounted(unit);
       file_->Drop(unit);
     }
     for (const size_t b : file_->BucketsOf(unit)) {
       if (!what_.gradients) continue;
-      (void)file_->gradients().AwaitBeside(b);
+      (void)file_->gradients().AwaitUncounted(b);
       file_->gradients().Drop(b);
     }
   }

@@ -154,7 +154,7 @@ void ParameterSet::LayOutGradients() {
 }
 
 // Stacks are in one flat parameter, trained as far as a part of them is.
-void ParameterSet::LayOutRegions() {
+void ParameterSet::LayOutFlatParameters() {
   using Kind = std::tuple<bool, int64_t, int64_t, bool, DType, bool, bool, bool, bool>;
   std::map<Kind, size_t> found;
   for (int64_t first = 0; first < size();) {

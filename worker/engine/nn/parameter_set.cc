@@ -149,12 +149,12 @@ void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
 
 void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
   WEFT_CHECK(offloaded_ && !values_, "what stays on the device is known before it is allocated");
-  kept_units_.assign(static_cast<size_t>(this->units()), false);
-  for (const int64_t unit : units) kept_units_.at(static_cast<size_t>(unit)) = true;
+  resident_units_.assign(static_cast<size_t>(this->units()), false);
+  for (const int64_t unit : units) resident_units_.at(static_cast<size_t>(unit)) = true;
 }
 
 void ParameterSet::ChooseKept() {
-  if (kept_units_.empty() && !(offloaded_ && keeps_frozen_)) return;
+  if (resident_units_.empty() && !(offloaded_ && keeps_frozen_)) return;
   kept_.assign(static_cast<size_t>(size()), false);
   for (int64_t first = 0, end = 0; first < size(); first = end) {
     end = first + 1;
@@ -162,7 +162,8 @@ void ParameterSet::ChooseKept() {
     const auto unit = static_cast<size_t>((*this)[first].unit);
     const bool frozen = std::none_of(begin() + first, begin() + end,
                                      [](const Parameter& each) { return each.trainable(); });
-    const bool kept = (!kept_units_.empty() && kept_units_[unit]) || (keeps_frozen_ && frozen);
+    const bool kept =
+        (!resident_units_.empty() && resident_units_[unit]) || (keeps_frozen_ && frozen);
     std::fill(kept_.begin() + first, kept_.begin() + end, kept);
   }
 }
@@ -190,11 +191,11 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
   }
   if (values_sharded()) {
     WEFT_CHECK(place_gradients_ && !has_derived(), "gradients of sharded values are placed");
-    LayOutRegions();
+    LayOutFlatParameters();
     return AllocateShards(below);
   }
   ChooseKept();
-  WEFT_CHECK(kept_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
+  WEFT_CHECK(resident_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
              "units are kept on the device where the others have copies there");
   LayOutGradients();
   const ValueSizes sizes = LayOutValues();

@@ -72,7 +72,7 @@ class ParameterSet : public ParameterList {
   /// With Offload: keeps these units, at least one, on the device, with their gradients. Before
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
-  bool keeps_some_on_device() const { return !kept_units_.empty(); }
+  bool keeps_some_on_device() const { return !resident_units_.empty(); }
   /// With Offload: keeps on the device what is frozen, except what is stacked with something that
   /// is trained. Before Allocate.
   void KeepFrozenOnDevice() { keeps_frozen_ = true; }
@@ -283,7 +283,7 @@ class ParameterSet : public ParameterList {
   /// Where the gradients of a unit begin, or those of the next one that has some.
   int64_t FirstGradient(int64_t unit) const;
   void LayOutGradients();
-  void LayOutRegions();
+  void LayOutFlatParameters();
   Status AllocateShards(Context& context);
   Status MakeFile(const Context& context);
   const FlatParameter& FlatParameterOf(int64_t index) const;
@@ -312,7 +312,7 @@ class ParameterSet : public ParameterList {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
-  std::vector<bool> kept_units_;  ///< On the device, of offloaded ones, by unit; empty: none.
+  std::vector<bool> resident_units_;  ///< On the device, of offloaded ones, by unit; empty: none.
   bool keeps_frozen_ = false;
   std::vector<bool> kept_;  ///< On the device, by parameter; empty: none or, not offloaded, all.
   bool streamed_ = false;
@@ -343,7 +343,7 @@ class ParameterSet : public ParameterList {
   std::vector<UnitOperands> unit_operands_;  ///< By unit, where values are streamed.
   std::vector<UnitSizes> unit_sizes_;        ///< Likewise; bytes.
   Tensor gradients_;
-  Tensor kept_gradients_;  ///< Of kept_units_.
+  Tensor kept_gradients_;  ///< Of resident_units_.
   std::vector<GradientRun> gradient_runs_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
   std::unique_ptr<ParameterFile> file_;

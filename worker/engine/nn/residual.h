@@ -102,9 +102,9 @@ class ResidualBranch {
     WEFT_ASSIGN_OR_RETURN(
         in, grafts_.Forward(GraftPlace::kSubLayerInput, context, tape, std::move(in), use));
     WEFT_ASSIGN_OR_RETURN(Value out, sub_layer(in, rows));
-    if (grafts_.Has(GraftPlace::kBesideSubLayer)) {
+    if (grafts_.Has(GraftPlace::kParallelToSubLayer)) {
       WEFT_ASSIGN_OR_RETURN(
-          in, grafts_.Forward(GraftPlace::kBesideSubLayer, context, tape, std::move(in), use));
+          in, grafts_.Forward(GraftPlace::kParallelToSubLayer, context, tape, std::move(in), use));
       WEFT_ASSIGN_OR_RETURN(out, Add(context, tape, out, in));
     }
     WEFT_ASSIGN_OR_RETURN(

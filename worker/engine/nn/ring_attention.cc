@@ -34,12 +34,12 @@ Result<Tensor> Rounded(Context& context, const Tensor& sums, DType dtype) {
 }
 
 // A transfer under way, for which whoever leaves its tensors waits.
-class Passage {
+class PendingTransfer {
  public:
-  explicit Passage(const Stream& stream) : stream_(stream) {}
-  ~Passage() { (void)work_.Wait(stream_); }
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
+  explicit PendingTransfer(const Stream& stream) : stream_(stream) {}
+  ~PendingTransfer() { (void)work_.Wait(stream_); }
+  PendingTransfer(const PendingTransfer&) = delete;
+  PendingTransfer& operator=(const PendingTransfer&) = delete;
 
   void Start(Work work) { work_ = std::move(work); }
   Status Wait() { return std::exchange(work_, Work()).Wait(stream_); }
@@ -71,10 +71,10 @@ class Ring {
 };
 
 // Keys and values of all tokens of a rank, one row a token: those here and those that come.
-class KeysOnTheWay {
+class RingKeysValues {
  public:
-  KeysOnTheWay(Context& context, const Ring& ring)
-      : context_(&context), ring_(&ring), passage_(context.stream) {}
+  RingKeysValues(Context& context, const Ring& ring)
+      : context_(&context), ring_(&ring), transfer_(context.stream) {}
 
   // Begins with the own ones.
   Status Start(const AttentionForwardArgs& own) {
@@ -91,11 +91,11 @@ class KeysOnTheWay {
 
   // Those that are here go on, and the next ones come.
   void Pass() {
-    passage_.Start(ring_->Pass(buffers_[0], buffers_[1], "keys and values round the ring"));
+    transfer_.Start(ring_->Pass(buffers_[0], buffers_[1], "keys and values round the ring"));
   }
   // The next ones are here.
   Status Turn() {
-    WEFT_RETURN_IF_ERROR(passage_.Wait());
+    WEFT_RETURN_IF_ERROR(transfer_.Wait());
     std::swap(buffers_[0], buffers_[1]);
     return OkStatus();
   }
@@ -108,12 +108,12 @@ class KeysOnTheWay {
   const Ring* ring_;
   int64_t width_ = 0;
   Tensor buffers_[2];
-  Passage passage_;
+  PendingTransfer transfer_;
 };
 
 // The queries here that see keys of `owner`, and which they see.
 AttendPartArgs PartOf(const AttentionForwardArgs& own, int64_t rank, int64_t owner,
-                      const KeysOnTheWay& keys) {
+                      const RingKeysValues& keys) {
   const int64_t length = own.length;
   AttendPartArgs part{.q = own.q,
                       .k = keys.k(),
@@ -153,7 +153,7 @@ Status RingAttentionForward(Context& context, const ContextParallel& ranks,
                             const AttentionForwardArgs& own) {
   Check(own);
   const Ring ring(context, ranks);
-  KeysOnTheWay keys(context, ring);
+  RingKeysValues keys(context, ring);
   WEFT_RETURN_IF_ERROR(keys.Start(own));
   WEFT_RETURN_IF_ERROR(kernels::AttentionForward(context.stream, own));
   const bool narrow = own.out.dtype != DType::kF32;
@@ -180,7 +180,7 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
   const AttentionForwardArgs& forward = own.forward;
   Check(forward);
   const Ring ring(context, ranks);
-  KeysOnTheWay keys(context, ring);
+  RingKeysValues keys(context, ring);
   WEFT_RETURN_IF_ERROR(keys.Start(forward));
   const DType dtype = forward.q.dtype;
   const int64_t kv_width = forward.k.shape[1];
@@ -204,9 +204,9 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, pairs));
   WEFT_ASSIGN_OR_RETURN(Tensor added,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, pairs));
-  Passage passage(context.stream);
+  PendingTransfer transfer(context.stream);
   const auto pass = [&] {
-    passage.Start(ring.Pass(dkv, coming, "gradients of keys and values round the ring"));
+    transfer.Start(ring.Pass(dkv, coming, "gradients of keys and values round the ring"));
   };
   pass();
   for (int64_t step = 1; step < ranks.degree(); ++step) {
@@ -223,13 +223,13 @@ Status RingAttentionBackward(Context& context, const ContextParallel& ranks,
                                                      .dq = dq,
                                                      .dk = added.Columns(0, kv_width),
                                                      .dv = added.Columns(kv_width, kv_width)}));
-    WEFT_RETURN_IF_ERROR(passage.Wait());
+    WEFT_RETURN_IF_ERROR(transfer.Wait());
     WEFT_RETURN_IF_ERROR(kernels::AddScaled(context.stream, {.x = added, .y = coming}));
     std::swap(dkv, coming);
     pass();
   }
   // The last turn brings them home.
-  WEFT_RETURN_IF_ERROR(passage.Wait());
+  WEFT_RETURN_IF_ERROR(transfer.Wait());
   dkv = added = {};
   WEFT_ASSIGN_OR_RETURN(const Tensor queries, Rounded(context, dq, dtype));
   WEFT_ASSIGN_OR_RETURN(const Tensor keys_values, Rounded(context, coming, dtype));

@@ -14,8 +14,8 @@ namespace {
 
 // The sum over the ranks, in place when nobody else looks at `x`. `beside` runs meanwhile.
 template <class Fn>
-Result<Tensor> AllReducedBeside(Context& context, Component component, Collective& ranks, Tensor x,
-                                Fn&& beside) {
+Result<Tensor> AllReducedWithOverlap(Context& context, Component component, Collective& ranks,
+                                     Tensor x, Fn&& beside) {
   if (!x.unique()) {
     WEFT_ASSIGN_OR_RETURN(Tensor copy, Tensor::New(context, component, x.dtype(), x.shape()));
     WEFT_RETURN_IF_ERROR(kernels::Cast(context.stream, {x, copy}));
@@ -28,7 +28,7 @@ Result<Tensor> AllReducedBeside(Context& context, Component component, Collectiv
 }
 
 Result<Tensor> AllReduced(Context& context, Component component, Collective& ranks, Tensor x) {
-  return AllReducedBeside(context, component, ranks, std::move(x), [] { return OkStatus(); });
+  return AllReducedWithOverlap(context, component, ranks, std::move(x), [] { return OkStatus(); });
 }
 
 // `x`, whose gradient is the sum over the ranks.
@@ -38,9 +38,10 @@ Value SumGradient(Tape& tape, Collective& ranks, Value x) {
   tape.SumsGradient(y.node);
   tape.Record(
       "enter shards", [&ranks, x_node = x.node, y_node = y.node](Context& ctx, Tape& t) -> Status {
-        WEFT_ASSIGN_OR_RETURN(
-            Tensor dx, AllReducedBeside(ctx, Component::kWorkspace, ranks, t.TakeGradient(y_node),
-                                        [&] { return t.RunBesides(ctx); }));
+        WEFT_ASSIGN_OR_RETURN(Tensor dx, AllReducedWithOverlap(ctx, Component::kWorkspace, ranks,
+                                                               t.TakeGradient(y_node), [&] {
+                                                                 return t.RunOverlapped(ctx);
+                                                               }));
         return t.AddGradient(ctx, x_node, std::move(dx));
       });
   return y;
@@ -214,7 +215,7 @@ Result<Tensor> SumOverFeatures(Context& context, const TensorParallel* ranks, Te
     WEFT_RETURN_IF_ERROR(beside());
     return x;
   }
-  return AllReducedBeside(context, Component::kWorkspace, *column, std::move(x), beside);
+  return AllReducedWithOverlap(context, Component::kWorkspace, *column, std::move(x), beside);
 }
 
 Status SumPartialGradients(Context& context, const TensorParallel& ranks,
@@ -233,7 +234,7 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
   const auto sum = [&](const TensorView& all) {
     return ranks.group().AllReduce(context.stream, all, Reduction::kSum, "gradients by rows");
   };
-  if (parameters.offloaded() && DeviceStaging::IsWayOf(context)) {
+  if (parameters.offloaded() && DeviceStaging::IsNeededBy(context)) {
     const auto copy_all = [&partial](TransferQueue& lane, std::byte* above, bool up) {
       for (const ParameterPart& part : partial) {
         const size_t bytes = part.gradient.Bytes();
@@ -242,12 +243,12 @@ Status SumPartialGradients(Context& context, const TensorParallel& ranks,
         above += bytes;
       }
     };
-    DeviceStaging passage(context);
-    WEFT_RETURN_IF_ERROR(passage.Pass(
+    DeviceStaging transfer(context);
+    WEFT_RETURN_IF_ERROR(transfer.Pass(
         DType::kF32, count,
         [&](TransferQueue& lane, std::byte* above) { copy_all(lane, above, true); }, sum,
         [&](TransferQueue& lane, std::byte* above) { copy_all(lane, above, false); }));
-    return passage.Finish();
+    return transfer.Finish();
   }
   Context state = parameters.offloaded() ? InHostMemoryPool(context) : context;
   WEFT_ASSIGN_OR_RETURN(Tensor all,

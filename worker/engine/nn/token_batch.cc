@@ -80,9 +80,9 @@ std::string Misfit(const Batch& batch) {
   const auto count = static_cast<size_t>(batch.sequences * batch.length);
   auto is = [](size_t size, size_t wanted) { return size == wanted; };
   auto is_or_none = [](size_t size, size_t wanted) { return size == wanted || size == 0; };
-  const bool pictures = !batch.pixels.empty();
+  const bool images = !batch.pixels.empty();
   const bool classified = !batch.labels.empty();
-  if (!is(batch.tokens.size(), pictures ? 0 : count)) return "tokens";
+  if (!is(batch.tokens.size(), images ? 0 : count)) return "tokens";
   if (!is(batch.targets.size(), classified ? 0 : count)) return "targets";
   if (!is(batch.positions.size(), count)) return "positions";
   if (!is_or_none(batch.token_types.size(), count)) return "token_types";
@@ -93,7 +93,7 @@ std::string Misfit(const Batch& batch) {
                    [&](int32_t length) { return length >= 0 && length <= batch.length; })) {
     return "lengths";
   }
-  if (pictures && (rows == 0 || batch.pixels.size() % rows != 0)) return "pixels";
+  if (images && (rows == 0 || batch.pixels.size() % rows != 0)) return "pixels";
   if (batch.sequence_starts.empty() ||
       batch.sequence_starts.back() != batch.sequences * batch.length) {
     return "sequence_starts";
@@ -149,10 +149,10 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   packer.Add(&out.row_targets, row_targets);
   if (!batch.pixels.empty()) {
     // On their own: they are large, and the backward pass needs only the rest.
-    BatchPacker pictures;
-    pictures.Add(&out.pixels, batch.pixels,
-                 {batch.sequences, static_cast<int64_t>(batch.pixels.size()) / batch.sequences});
-    WEFT_RETURN_IF_ERROR(pictures.Send(stage, context));
+    BatchPacker images;
+    images.Add(&out.pixels, batch.pixels,
+               {batch.sequences, static_cast<int64_t>(batch.pixels.size()) / batch.sequences});
+    WEFT_RETURN_IF_ERROR(images.Send(stage, context));
   }
   std::vector<int32_t> first_rows, other_rows;
   for (int64_t row = 0; !batch.labels.empty() && row < batch.sequences * batch.length; ++row) {

@@ -63,13 +63,13 @@ void Check(const AttentionForwardArgs& own, int64_t ranks) {
 }
 
 // Exchanges tokens for heads, and back.
-class Dealer {
+class HeadExchange {
  public:
-  static Result<Dealer> New(Context& context, const ContextParallel& ranks,
-                            const AttentionForwardArgs& own) {
-    Dealer dealer(context, ranks, Layout(own, ranks.degree()));
-    WEFT_RETURN_IF_ERROR(dealer.MakeOrder());
-    return dealer;
+  static Result<HeadExchange> New(Context& context, const ContextParallel& ranks,
+                                  const AttentionForwardArgs& own) {
+    HeadExchange exchange(context, ranks, Layout(own, ranks.degree()));
+    WEFT_RETURN_IF_ERROR(exchange.MakeOrder());
+    return exchange;
   }
 
   const Layout& layout() const { return layout_; }
@@ -101,7 +101,7 @@ class Dealer {
   }
 
  private:
-  Dealer(Context& context, const ContextParallel& ranks, const Layout& layout)
+  HeadExchange(Context& context, const ContextParallel& ranks, const Layout& layout)
       : context_(&context), ranks_(&ranks), layout_(layout) {}
 
   Status Exchange(const Tensor& from, const Tensor& to) const {
@@ -141,11 +141,11 @@ class Dealer {
 };
 
 // The own tokens' queries, keys and values in the columns of each rank's part.
-Status PackQkv(Context& context, const Dealer& dealer, const AttentionForwardArgs& own,
+Status PackQkv(Context& context, const HeadExchange& exchange, const AttentionForwardArgs& own,
                const Tensor& parts) {
-  const Layout& layout = dealer.layout();
+  const Layout& layout = exchange.layout();
   for (int64_t p = 0; p < layout.ranks; ++p) {
-    const Tensor part = dealer.PartOf(parts, p);
+    const Tensor part = exchange.PartOf(parts, p);
     const int64_t q = layout.q_width(), kv = layout.kv_width();
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, layout.Queries(own.q, p), part.Columns(0, q)));
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, layout.Keys(own.k, p), part.Columns(q, kv)));
@@ -155,15 +155,15 @@ Status PackQkv(Context& context, const Dealer& dealer, const AttentionForwardArg
 }
 
 // The attention of the own heads over all tokens, which are the columns of `tokens`.
-AttentionForwardArgs OfOwnHeads(const Dealer& dealer, const AttentionForwardArgs& own,
+AttentionForwardArgs OfOwnHeads(const HeadExchange& exchange, const AttentionForwardArgs& own,
                                 const Tensor& tokens, const TensorView& out) {
-  const Layout& layout = dealer.layout();
+  const Layout& layout = exchange.layout();
   const int64_t q = layout.q_width(), kv = layout.kv_width();
   AttentionForwardArgs args = own;
   args.q = tokens.Columns(0, q);
   args.k = tokens.Columns(q, kv);
   args.v = tokens.Columns(q + kv, kv);
-  args.sequence_starts = dealer.starts();
+  args.sequence_starts = exchange.starts();
   args.heads = layout.heads;
   args.kv_heads = layout.kv_heads;
   args.length = layout.length * layout.ranks;
@@ -175,19 +175,19 @@ AttentionForwardArgs OfOwnHeads(const Dealer& dealer, const AttentionForwardArgs
 
 // Gradients of the ranks for the own keys, or values: columns [column, ...) of their parts.
 // Ranks with the same head have a partial sum each.
-Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& parts, int64_t column,
-                        const TensorView& to) {
-  const Layout& layout = dealer.layout();
+Status TakeKeyGradients(Context& context, const HeadExchange& exchange, const Tensor& parts,
+                        int64_t column, const TensorView& to) {
+  const Layout& layout = exchange.layout();
   const int64_t width = layout.kv_width();
   WEFT_ASSIGN_OR_RETURN(const Tensor sum, Tensor::New(context, Component::kWorkspace, parts.dtype(),
                                                       {layout.tokens, width}));
-  WEFT_ASSIGN_OR_RETURN(const Tensor summand,
+  WEFT_ASSIGN_OR_RETURN(const Tensor addend,
                         Tensor::New(context, Component::kWorkspace, parts.dtype(), sum.shape()));
   for (int64_t p = 0; p < layout.ranks; ++p) {
     const bool first = p == 0 || layout.FirstKvHead(p) != layout.FirstKvHead(p - 1);
-    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dealer.PartOf(parts, p).Columns(column, width),
-                                  first ? sum : summand));
-    if (!first) WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {sum, summand, sum}));
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, exchange.PartOf(parts, p).Columns(column, width),
+                                  first ? sum : addend));
+    if (!first) WEFT_RETURN_IF_ERROR(kernels::Add(context.stream, {sum, addend, sum}));
     if (p + 1 < layout.ranks && layout.FirstKvHead(p + 1) == layout.FirstKvHead(p)) continue;
     WEFT_RETURN_IF_ERROR(CopyRows(context.stream, sum, layout.Keys(to, p)));
   }
@@ -199,23 +199,23 @@ Status TakeKeyGradients(Context& context, const Dealer& dealer, const Tensor& pa
 Status UlyssesAttentionForward(Context& context, const ContextParallel& ranks,
                                const AttentionForwardArgs& own) {
   Check(own, ranks.degree());
-  WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, own));
-  const Layout& layout = dealer.layout();
+  WEFT_ASSIGN_OR_RETURN(const HeadExchange exchange, HeadExchange::New(context, ranks, own));
+  const Layout& layout = exchange.layout();
   const DType dtype = own.q.dtype;
   Tensor tokens;
   {
-    WEFT_ASSIGN_OR_RETURN(Tensor parts, dealer.Room(dtype, layout.qkv_width()));
-    WEFT_RETURN_IF_ERROR(PackQkv(context, dealer, own, parts));
-    WEFT_ASSIGN_OR_RETURN(tokens, dealer.TokensForHeads(std::move(parts)));
+    WEFT_ASSIGN_OR_RETURN(Tensor parts, exchange.Room(dtype, layout.qkv_width()));
+    WEFT_RETURN_IF_ERROR(PackQkv(context, exchange, own, parts));
+    WEFT_ASSIGN_OR_RETURN(tokens, exchange.TokensForHeads(std::move(parts)));
   }
-  WEFT_ASSIGN_OR_RETURN(Tensor out, dealer.Room(dtype, layout.q_width()));
+  WEFT_ASSIGN_OR_RETURN(Tensor out, exchange.Room(dtype, layout.q_width()));
   WEFT_RETURN_IF_ERROR(
-      kernels::AttentionForward(context.stream, OfOwnHeads(dealer, own, tokens, out)));
+      kernels::AttentionForward(context.stream, OfOwnHeads(exchange, own, tokens, out)));
   tokens = {};
-  WEFT_ASSIGN_OR_RETURN(out, dealer.HeadsForTokens(std::move(out)));
+  WEFT_ASSIGN_OR_RETURN(out, exchange.HeadsForTokens(std::move(out)));
   for (int64_t p = 0; p < layout.ranks; ++p) {
     WEFT_RETURN_IF_ERROR(
-        CopyRows(context.stream, dealer.PartOf(out, p), layout.Queries(own.out, p)));
+        CopyRows(context.stream, exchange.PartOf(out, p), layout.Queries(own.out, p)));
   }
   return OkStatus();
 }
@@ -224,38 +224,38 @@ Status UlyssesAttentionBackward(Context& context, const ContextParallel& ranks,
                                 const AttentionBackwardArgs& own) {
   const AttentionForwardArgs& forward = own.forward;
   Check(forward, ranks.degree());
-  WEFT_ASSIGN_OR_RETURN(const Dealer dealer, Dealer::New(context, ranks, forward));
-  const Layout& layout = dealer.layout();
+  WEFT_ASSIGN_OR_RETURN(const HeadExchange exchange, HeadExchange::New(context, ranks, forward));
+  const Layout& layout = exchange.layout();
   const DType dtype = forward.q.dtype;
   const int64_t q = layout.q_width(), qkv = layout.qkv_width(), kv = layout.kv_width();
   Tensor tokens;  // queries, keys, values, results and their gradients
   {
-    WEFT_ASSIGN_OR_RETURN(Tensor parts, dealer.Room(dtype, qkv + 2 * q));
-    WEFT_RETURN_IF_ERROR(PackQkv(context, dealer, forward, parts));
+    WEFT_ASSIGN_OR_RETURN(Tensor parts, exchange.Room(dtype, qkv + 2 * q));
+    WEFT_RETURN_IF_ERROR(PackQkv(context, exchange, forward, parts));
     for (int64_t p = 0; p < layout.ranks; ++p) {
-      const Tensor part = dealer.PartOf(parts, p);
+      const Tensor part = exchange.PartOf(parts, p);
       WEFT_RETURN_IF_ERROR(
           CopyRows(context.stream, layout.Queries(forward.out, p), part.Columns(qkv, q)));
       WEFT_RETURN_IF_ERROR(
           CopyRows(context.stream, layout.Queries(own.dout, p), part.Columns(qkv + q, q)));
     }
-    WEFT_ASSIGN_OR_RETURN(tokens, dealer.TokensForHeads(std::move(parts)));
+    WEFT_ASSIGN_OR_RETURN(tokens, exchange.TokensForHeads(std::move(parts)));
   }
-  WEFT_ASSIGN_OR_RETURN(Tensor gradients, dealer.Room(dtype, qkv));
+  WEFT_ASSIGN_OR_RETURN(Tensor gradients, exchange.Room(dtype, qkv));
   WEFT_RETURN_IF_ERROR(kernels::AttentionBackward(
-      context.stream, {.forward = OfOwnHeads(dealer, forward, tokens, tokens.Columns(qkv, q)),
+      context.stream, {.forward = OfOwnHeads(exchange, forward, tokens, tokens.Columns(qkv, q)),
                        .dout = tokens.Columns(qkv + q, q),
                        .dq = gradients.Columns(0, q),
                        .dk = gradients.Columns(q, kv),
                        .dv = gradients.Columns(q + kv, kv)}));
   tokens = {};
-  WEFT_ASSIGN_OR_RETURN(gradients, dealer.HeadsForTokens(std::move(gradients)));
+  WEFT_ASSIGN_OR_RETURN(gradients, exchange.HeadsForTokens(std::move(gradients)));
   for (int64_t p = 0; p < layout.ranks; ++p) {
-    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, dealer.PartOf(gradients, p).Columns(0, q),
+    WEFT_RETURN_IF_ERROR(CopyRows(context.stream, exchange.PartOf(gradients, p).Columns(0, q),
                                   layout.Queries(own.dq, p)));
   }
-  WEFT_RETURN_IF_ERROR(TakeKeyGradients(context, dealer, gradients, q, own.dk));
-  return TakeKeyGradients(context, dealer, gradients, q + kv, own.dv);
+  WEFT_RETURN_IF_ERROR(TakeKeyGradients(context, exchange, gradients, q, own.dk));
+  return TakeKeyGradients(context, exchange, gradients, q + kv, own.dv);
 }
 
 }  // namespace weft::engine

@@ -47,7 +47,7 @@ Status UpdatePipeline::Pass(int64_t unit) {
   for (; passed_ < units_.size() && units_[passed_] <= unit; ++passed_) {
     WEFT_RETURN_IF_ERROR(AwaitUpdated(passed_));
     const int64_t passed = units_[passed_];
-    WEFT_RETURN_IF_ERROR(file_->AwaitBeside(passed));
+    WEFT_RETURN_IF_ERROR(file_->AwaitUncounted(passed));
     file_->Drop(passed);
     for (const size_t b : file_->BucketsOf(passed)) file_->gradients().Drop(b);
     WEFT_RETURN_IF_ERROR(file_->values().FinishWrites(1));
@@ -79,9 +79,9 @@ Status UpdatePipeline::MoveTo(int64_t unit) {
     changed_.wait(lock, [&] { return at < started_ || !failed_.ok(); });
     WEFT_RETURN_IF_ERROR(failed_);
   }
-  WEFT_RETURN_IF_ERROR(file_->AwaitBeside(unit));
+  WEFT_RETURN_IF_ERROR(file_->AwaitUncounted(unit));
   for (const size_t b : file_->BucketsOf(unit)) {
-    WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(b));
+    WEFT_RETURN_IF_ERROR(file_->gradients().AwaitUncounted(b));
   }
   return OkStatus();
 }

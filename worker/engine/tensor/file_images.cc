@@ -10,7 +10,7 @@ namespace {
 
 // Enough for a disk's full rate, and little to read for a part of it.
 constexpr size_t kTileBytes = size_t{4} << 20;
-constexpr size_t kTilesUnderWay = 4;
+constexpr size_t kTilesInFlight = 4;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ Status FileImages::MoveTiles(const Image& image, std::byte* memory, bool write) 
   size_t started = 0, finished = 0, at = 0;
   while (finished < started || (status.ok() && started < image.tiles.size())) {
     const bool starts =
-        status.ok() && started < image.tiles.size() && started - finished < kTilesUnderWay;
+        status.ok() && started < image.tiles.size() && started - finished < kTilesInFlight;
     const size_t tile = image.first_tile + (starts ? started : finished);
     if (starts) {
       status = write ? file_->StartWrite(tile, memory + at) : file_->StartRead(tile, memory + at);
@@ -79,12 +79,12 @@ Status FileImages::Start(size_t i, bool reads) {
 
 Status FileImages::Await(size_t i) {
   Stopwatch watch;
-  Status status = AwaitBeside(i);
+  Status status = AwaitUncounted(i);
   below_.host->files().waited_seconds += watch.Lap();
   return status;
 }
 
-Status FileImages::AwaitBeside(size_t i) {
+Status FileImages::AwaitUncounted(size_t i) {
   return lanes_->reads.WaitUncounted(images_[i].reading);
 }
 

@@ -42,7 +42,7 @@ class FileImages {
   /// Waits until it has been read.
   Status Await(size_t i);
   /// The same in another thread than the one that computes, which does not wait for it.
-  Status AwaitBeside(size_t i);
+  Status AwaitUncounted(size_t i);
   /// Where it is in memory; null: nowhere.
   std::byte* memory(size_t i) const {
     return static_cast<std::byte*>(images_[i].memory.view().data);

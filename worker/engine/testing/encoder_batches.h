@@ -59,9 +59,9 @@ class RandomLabelled : public BatchSource {
 
 /// Images of noise in the shape that `model`, a vit, reads, each of a class that its
 /// brightness gives: learnt within some steps.
-class BrightPictures : public BatchSource {
+class NoiseImages : public BatchSource {
  public:
-  explicit BrightPictures(const ModelSpec& model) : model_(model) {}
+  explicit NoiseImages(const ModelSpec& model) : model_(model) {}
 
   int64_t Sequences() const override { return 1000; }
   Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override {

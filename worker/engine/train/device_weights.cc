@@ -67,7 +67,7 @@ Status DeviceWeights::FinishUploads() {
 }
 
 Status DeviceWeights::FinishUploadsFromUpdateThread() {
-  return uploader_ != nullptr ? uploader_->FinishBeside() : OkStatus();
+  return uploader_ != nullptr ? uploader_->FinishInBackground() : OkStatus();
 }
 
 }  // namespace weft::engine

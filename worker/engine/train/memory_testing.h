@@ -41,7 +41,7 @@ inline void ExpectNear(const char* name, int64_t promised, int64_t taken) {
 }
 
 inline std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
-  if (model.family == "vit") return std::make_unique<BrightPictures>(model);
+  if (model.family == "vit") return std::make_unique<NoiseImages>(model);
   if (HeadOf(model) == "classification") {
     return std::make_unique<RandomLabelled>(model.vocab_size, model.context, model.classes);
   }

@@ -89,7 +89,7 @@ Status OffloadedUpdates::UpdateKept(const StepArgs& args) {
   return OkStatus();
 }
 
-OffloadedUpdates::UpdateUnderWay::~UpdateUnderWay() {
+OffloadedUpdates::OverlappedUpdate::~OverlappedUpdate() {
   if (update_pipeline != nullptr && running.valid())
     update_pipeline->Fail(AbortedError("the update was given up"));
 }
@@ -98,8 +98,8 @@ Status OffloadedUpdates::Start(const StepArgs& args, bool late) {
   ParameterSet& parameters = *parts_.parameters;
   UpdatePipeline* const update_pipeline =
       parameters.file() != nullptr ? &parameters.file()->update_pipeline() : nullptr;
-  under_way_ = std::make_unique<UpdateUnderWay>();
-  UpdateUnderWay& update = *under_way_;
+  in_flight_ = std::make_unique<OverlappedUpdate>();
+  OverlappedUpdate& update = *in_flight_;
   update.late = late;
   update.context = StateContextOf(*parts_.context, parameters);
   update.context.profiler = nullptr;  // another thread's
@@ -126,7 +126,7 @@ Status OffloadedUpdates::Start(const StepArgs& args, bool late) {
   return late ? OkStatus() : UpdateKept(args);
 }
 
-Status OffloadedUpdates::Run(UpdateUnderWay& update) {
+Status OffloadedUpdates::Run(OverlappedUpdate& update) {
   // What the update before a late one has made is still on its way to the device.
   if (update.late) WEFT_RETURN_IF_ERROR(parts_.weights->FinishUploadsFromUpdateThread());
   Status updated = parts_.updaters->main().Update(update.context, update.args);
@@ -137,16 +137,16 @@ Status OffloadedUpdates::Run(UpdateUnderWay& update) {
 
 Status OffloadedUpdates::Finish() {
   WEFT_RETURN_IF_ERROR(parts_.weights->FinishUploads());
-  if (under_way_ == nullptr) return status_;
+  if (in_flight_ == nullptr) return status_;
   Context& context = *parts_.context;
   StepClock& clock = *parts_.clock;
   WEFT_RETURN_IF_ERROR(clock.Start(context));
   const Status passed =
-      under_way_->update_pipeline != nullptr ? under_way_->update_pipeline->Close() : OkStatus();
-  if (!passed.ok()) under_way_->update_pipeline->Fail(passed);
-  const Status updated = under_way_->running.get();
-  const bool late = under_way_->late;
-  under_way_.reset();
+      in_flight_->update_pipeline != nullptr ? in_flight_->update_pipeline->Close() : OkStatus();
+  if (!passed.ok()) in_flight_->update_pipeline->Fail(passed);
+  const Status updated = in_flight_->running.get();
+  const bool late = in_flight_->late;
+  in_flight_.reset();
   context.host->updated().Finish();
   status_ = updated.ok() ? passed : updated;
   WEFT_RETURN_IF_ERROR(status_);
@@ -159,7 +159,7 @@ Status OffloadedUpdates::Finish() {
 }
 
 Status OffloadedUpdates::FinishUnlessLate() {
-  return under_way_ != nullptr && !under_way_->late ? Finish() : OkStatus();
+  return in_flight_ != nullptr && !in_flight_->late ? Finish() : OkStatus();
 }
 
 }  // namespace weft::engine

@@ -54,7 +54,7 @@ class OffloadedUpdates {
 
  private:
   /// An update that overlaps with the next step.
-  struct UpdateUnderWay {
+  struct OverlappedUpdate {
     Context context;
     StepArgs args;
     float factor = 0;
@@ -64,7 +64,7 @@ class OffloadedUpdates {
     std::future<Status> running;
 
     /// Gives up what waits for memory.
-    ~UpdateUnderWay();
+    ~OverlappedUpdate();
   };
 
   OffloadedUpdates(const Parts& parts, const Options& options) : parts_(parts), options_(options) {}
@@ -74,14 +74,14 @@ class OffloadedUpdates {
   bool Overlaps(int64_t step) const;
   Status MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds);
   Status Start(const StepArgs& args, bool late);
-  Status Run(UpdateUnderWay& update);
+  Status Run(OverlappedUpdate& update);
   /// Updates what is kept on the device of offloaded parameters.
   Status UpdateKept(const StepArgs& args);
 
   Parts parts_;
   Options options_;
-  Tensor other_gradients_;                     ///< Those of a late update, or room for the next.
-  std::unique_ptr<UpdateUnderWay> under_way_;  ///< Or none.
+  Tensor other_gradients_;                       ///< Those of a late update, or room for the next.
+  std::unique_ptr<OverlappedUpdate> in_flight_;  ///< Or none.
   Status status_;  ///< Of the last one that was under way: after a failure nothing goes on.
 };
 

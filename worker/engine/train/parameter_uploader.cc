@@ -42,7 +42,7 @@ Status ParameterUploader::Finish() {
   return host_->up().WaitFor(jobs_.empty() ? 0 : jobs_.back());
 }
 
-Status ParameterUploader::FinishBeside() {
+Status ParameterUploader::FinishInBackground() {
   return host_->up().WaitUncounted(jobs_.empty() ? 0 : jobs_.back());
 }
 

@@ -26,7 +26,7 @@ class ParameterUploader : public ParameterPrefetcher {
   /// Waits until all has come. Before values change that were under way.
   Status Finish();
   /// The same in another thread than the rank's, which does not wait for it.
-  Status FinishBeside();
+  Status FinishInBackground();
 
   Status Fetch(Context& context, int64_t unit, Pass pass) override;
   Status Release(int64_t unit) override {

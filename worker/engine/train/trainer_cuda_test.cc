@@ -185,8 +185,8 @@ TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   vit.model.patch_size = 4;
   vit.model.image_channels = 3;
   vit.model.classes = 3;
-  BrightPictures pictures(vit.model);
-  Compare(vit, TinyPlan("fp32", 2), pictures, 2);
+  NoiseImages images(vit.model);
+  Compare(vit, TinyPlan("fp32", 2), images, 2);
 }
 
 TEST_F(TrainerOnCuda, EveryOptimizerFollowsTheCpu) {

@@ -34,7 +34,7 @@ ModelSpec Network(const std::string& family) {
 }
 
 Batch BatchOf(const ModelSpec& spec) {
-  if (spec.family == "vit") return *BrightPictures(spec).Get(0, 0, 4);
+  if (spec.family == "vit") return *NoiseImages(spec).Get(0, 0, 4);
   return *RandomTokens(spec.vocab_size, spec.context).Get(0, 0, 4);
 }
 

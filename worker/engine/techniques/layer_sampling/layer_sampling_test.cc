@@ -166,11 +166,11 @@ TEST(LayerSampling, EncodersSampleToo) {
   spec.patch_size = 8;
   spec.classes = 4;
   TinyRun plain(spec, Options(TinyJob())), sampled(spec, Options(Job()));
-  const Batch pictures = *BrightPictures(spec).Get(0, 0, 4);
+  const Batch images = *NoiseImages(spec).Get(0, 0, 4);
   sampled.context.step = StepWith(kBlocks);
-  EXPECT_EQ(sampled.Differentiate(pictures), plain.Differentiate(pictures));
+  EXPECT_EQ(sampled.Differentiate(images), plain.Differentiate(images));
   sampled.context.step = StepWith(kMost);
-  EXPECT_NE(sampled.Differentiate(pictures), plain.Differentiate(pictures));
+  EXPECT_NE(sampled.Differentiate(images), plain.Differentiate(images));
 }
 
 TEST(LayerSampling, RecomputationGivesTheSameBits) {

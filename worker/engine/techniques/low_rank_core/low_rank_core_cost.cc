@@ -105,7 +105,7 @@ class LowRankCoreCost : public TechniqueCost {
     return CoreTensorsOf(model.low_rank_core, parameter);
   }
 
-  bool TellsBlocksApart(const ModelSpec& model) const override {
+  bool DiffersByBlock(const ModelSpec& model) const override {
     return model.low_rank_core.rank > 0 && !model.low_rank_core.layers.empty();
   }
 

@@ -28,7 +28,7 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       ranks_(ranks),
       layout_(CutBuckets(*parameters, bucket_bytes)),
       memory_(layout_.buckets.size()),
-      on_way_(layout_.buckets.size(), 0),
+      last_download_(layout_.buckets.size(), 0),
       sums_below_(layout_.buckets.size(), false),
       kept_(layout_.buckets.size(), false),
       file_(parameters->file()) {
@@ -144,7 +144,7 @@ Status OffloadedGradients::Open(int64_t bucket) {
     return OkStatus();
   }
   const Stream& stream = context_->stream;
-  if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, on_way_[b]));
+  if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, last_download_[b]));
   // What the pass before has left went during this one's forward pass.
   const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
   while (in_flight_.size() >= most) {
@@ -160,7 +160,7 @@ Status OffloadedGradients::Open(int64_t bucket) {
     if (file_ != nullptr) WEFT_RETURN_IF_ERROR(file_->gradients().Start(b));
     const int64_t sums = host.up().Enqueue(
         [this, b, bucket, memory = memory_[b].As<float>()] {
-          if (file_ != nullptr) WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(b));
+          if (file_ != nullptr) WEFT_RETURN_IF_ERROR(file_->gradients().AwaitUncounted(b));
           return ForEachRun(bucket, memory, Whole(bucket),
                             [this](float* above, const float* below, int64_t elements) {
                               context_->host->up().Copy(
@@ -223,7 +223,7 @@ Status OffloadedGradients::Send(int64_t bucket, Tensor memory, bool whole, bool 
 Result<int64_t> OffloadedGradients::BringSums(int64_t bucket, const Slice& slice, Tensor& sums) {
   WEFT_ASSIGN_OR_RETURN(
       sums, Tensor::New(*context_, Component::kGradients, DType::kF32, {slice.range.size()}));
-  const int64_t below = on_way_[static_cast<size_t>(bucket)];
+  const int64_t below = last_download_[static_cast<size_t>(bucket)];
   const GradientBucket& all = layout_.buckets[static_cast<size_t>(bucket)];
   float* const memory = sums.As<float>() - (slice.range.begin - all.begin);
   TransferQueue& up = context_->host->up();
@@ -260,15 +260,15 @@ Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& 
   if (adds_above) {
     WEFT_ASSIGN_OR_RETURN(sums_job, BringSums(bucket, slice, sums));
   }
-  on_way_[b] = down.Enqueue(
+  last_download_[b] = down.Enqueue(
       [this, &down, bucket, above_all = memory.As<float>(), slice, adds, work, sums_job,
        sums = sums ? sums.view() : TensorView()]() -> Status {
-        WEFT_RETURN_IF_ERROR(work.WaitBeside(down.stream()));
+        WEFT_RETURN_IF_ERROR(work.WaitUncounted(down.stream()));
         if (sums_job > 0) {
           WEFT_RETURN_IF_ERROR(AddSums(bucket, above_all, slice, sums_job, sums));
         }
         if (file_ != nullptr && adds) {
-          WEFT_RETURN_IF_ERROR(file_->gradients().AwaitBeside(static_cast<size_t>(bucket)));
+          WEFT_RETURN_IF_ERROR(file_->gradients().AwaitUncounted(static_cast<size_t>(bucket)));
         }
         return ForEachRun(bucket, above_all, slice,
                           [&](float* above, float* below, int64_t elements) {
@@ -285,7 +285,7 @@ Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& 
                           });
       },
       context_->stream);
-  in_flight_.push_back({on_way_[b], std::move(memory), std::move(sums)});
+  in_flight_.push_back({last_download_[b], std::move(memory), std::move(sums)});
   sums_below_[b] = true;
   return OkStatus();
 }
@@ -294,7 +294,7 @@ Status OffloadedGradients::SendDown(int64_t bucket, Tensor memory, const Slice& 
 void OffloadedGradients::WriteDown(int64_t bucket, const Slice& slice) {
   const auto b = static_cast<size_t>(bucket);
   TransferQueue& down = context_->host->down();
-  file_->WriteGradients(b, [this, &down, bucket, slice, job = on_way_[b]]() -> Status {
+  file_->WriteGradients(b, [this, &down, bucket, slice, job = last_download_[b]]() -> Status {
     WEFT_RETURN_IF_ERROR(down.WaitUncounted(job));
     float* at = slice.below;
     float* const end = at + slice.range.size();

@@ -104,13 +104,13 @@ class OffloadedGradients : public GradientReducer {
   BucketLayout layout_;
   std::vector<Piece> pieces_;
   bool last_micro_batch_ = false;
-  bool opens_first_ = false;           ///< The next bucket to be opened is the first one of a pass.
-  std::vector<Tensor> memory_;         ///< By bucket.
-  std::vector<int64_t> missing_;       ///< By bucket: parameters that are not complete yet.
-  std::vector<int64_t> on_way_;        ///< By bucket: the number of its last copy down.
-  std::vector<bool> sums_below_;       ///< By bucket: the host memory pool has sums of this step.
-  std::vector<bool> kept_;             ///< By bucket: it is of units that are kept on the device.
-  std::vector<Work> kept_reductions_;  ///< Of these, under way.
+  bool opens_first_ = false;      ///< The next bucket to be opened is the first one of a pass.
+  std::vector<Tensor> memory_;    ///< By bucket.
+  std::vector<int64_t> missing_;  ///< By bucket: parameters that are not complete yet.
+  std::vector<int64_t> last_download_;  ///< By bucket: the number of its last copy down.
+  std::vector<bool> sums_below_;        ///< By bucket: the host memory pool has sums of this step.
+  std::vector<bool> kept_;              ///< By bucket: it is of units that are kept on the device.
+  std::vector<Work> kept_reductions_;   ///< Of these, under way.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.
   Status cut_;                 ///< The file has room for gradients.

@@ -190,13 +190,13 @@ TEST(ParametersInFileTest, AStateGoesOnFromEveryFormInEveryOther) {
 }
 
 TEST(ParametersInFileTest, AFileThatWasChangedOrCutIsAnErrorThatNamesIt) {
-  enum class Damage : uint8_t { kCut, kFirst, kBesideThePass };
-  for (const Damage damage : {Damage::kCut, Damage::kFirst, Damage::kBesideThePass}) {
+  enum class Damage : uint8_t { kCut, kFirst, kOverlappedWithPass };
+  for (const Damage damage : {Damage::kCut, Damage::kFirst, Damage::kOverlappedWithPass}) {
     SCOPED_TRACE(static_cast<int>(damage));
     Training training(FourBlocks(), FilePlan("fp32", "host"), true);
     ASSERT_TRUE(training.trainer->Step().ok());
     // An update goes on where the next pass does, so that it is yet to come to the last unit.
-    const bool beside = damage == Damage::kBesideThePass;
+    const bool beside = damage == Damage::kOverlappedWithPass;
     if (!beside) {
       ASSERT_TRUE(training.trainer->FinishUpdates().ok());
     }

@@ -61,7 +61,7 @@ Status StreamedParameters::StartReading(int64_t unit, Pass pass) {
 void StreamedParameters::DropRead(int64_t unit) {
   Unit& come = units_[static_cast<size_t>(unit)];
   for (const int64_t read : come.read) {
-    (void)parameters_->file()->AwaitBeside(read);  // its waiters get the error
+    (void)parameters_->file()->AwaitUncounted(read);  // its waiters get the error
     parameters_->file()->Drop(read);
   }
   come.read.clear();
@@ -83,7 +83,7 @@ Status StreamedParameters::Start(Context& context, int64_t unit, Pass pass) {
   starting.job = host_->up().Enqueue(
       [this, unit, below, read = std::move(needed)]() mutable -> Status {
         for (const int64_t other : read) {
-          WEFT_RETURN_IF_ERROR(parameters_->file()->AwaitBeside(other));
+          WEFT_RETURN_IF_ERROR(parameters_->file()->AwaitUncounted(other));
         }
         parameters_->BringOperands(below, unit);
         for (DerivedCopies* copies : units_[static_cast<size_t>(unit)].copies) {

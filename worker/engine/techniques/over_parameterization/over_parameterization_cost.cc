@@ -77,7 +77,7 @@ class OverParameterizationCost : public TechniqueCost {
     return FactorsOf(model.over_parameterization, parameter);
   }
 
-  bool TellsBlocksApart(const ModelSpec& model) const override {
+  bool DiffersByBlock(const ModelSpec& model) const override {
     return !model.over_parameterization.layers.empty();
   }
 

@@ -252,11 +252,11 @@ TEST(ExpertParallel, StateIsReadByOtherMeshesBitForBit) {
   // Each tensor-parallel rank has its part of the experts that are there.
   const MeshCase halves = CaseOf({.ranks = 2, .expert = 2, .tensor = 2}, model);
   const MeshCase dealt = CaseOf({.zero_stage = 3, .tensor = 2, .sequence = true}, model);
-  Folder of_halves{"/halves"}, of_dealt{"/dealt"}, back{"/back"};
+  Folder of_halves{"/halves"}, of_sequence_parallel{"/dealt"}, back{"/back"};
   EXPECT_EQ(Resume(env, halves, &of_values, 0, of_halves).tensors, state.tensors);
   EXPECT_EQ(of_halves.manifest.files.size(), 4u);
-  EXPECT_EQ(Resume(env, dealt, &of_halves, 0, of_dealt).tensors, state.tensors);
-  EXPECT_EQ(Resume(env, fours, &of_dealt, 0, back).tensors, state.tensors);
+  EXPECT_EQ(Resume(env, dealt, &of_halves, 0, of_sequence_parallel).tensors, state.tensors);
+  EXPECT_EQ(Resume(env, fours, &of_sequence_parallel, 0, back).tensors, state.tensors);
 }
 
 TEST(ExpertParallel, MixtralFoldersAreWrittenAndRead) {

@@ -3,7 +3,7 @@
 namespace weft::engine {
 namespace {
 
-BucketLayout CutRegions(const ParameterSet& parameters) {
+BucketLayout BucketsOfFlatParameters(const ParameterSet& parameters) {
   BucketLayout layout;
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   for (const ParameterSet::FlatParameter& flat : parameters.flat_parameters()) {
@@ -22,7 +22,7 @@ BucketLayout CutRegions(const ParameterSet& parameters) {
 }  // namespace
 
 BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
-  if (parameters.values_sharded()) return CutRegions(parameters);
+  if (parameters.values_sharded()) return BucketsOfFlatParameters(parameters);
   BucketLayout layout;
   layout.bucket_of.resize(static_cast<size_t>(parameters.size()), -1);
   bool open = false;

@@ -34,7 +34,7 @@ ParameterGatherer::ParameterGatherer(Context& context, Collective* group, Collec
                      copies.first) == flat_parameters[at].parameters.end()) {
       ++at;
     }
-    region_of_copies_.push_back(at);
+    flat_parameter_of_copies_.push_back(at);
   }
   parameters->SetPrefetcher(this);
 }
@@ -43,7 +43,7 @@ ParameterGatherer::~ParameterGatherer() {
   for (const Gathered& gathered : gathered_) (void)gathered.work.Wait(stream_);
   if (host_ != nullptr) (void)host_->up().WaitForAll();
   for (size_t unit = 0; parameters_->file() != nullptr && unit < wanted_images_.size(); ++unit) {
-    (void)parameters_->file()->AwaitBeside(static_cast<int64_t>(unit));
+    (void)parameters_->file()->AwaitUncounted(static_cast<int64_t>(unit));
     parameters_->file()->Drop(static_cast<int64_t>(unit));
   }
   parameters_->SetPrefetcher(dequantizes_);
@@ -105,7 +105,7 @@ Status ParameterGatherer::BringParts(Context& context, int64_t unit, Pass pass) 
     gathered.job = host_->up().Enqueue(
         [this, file, image = flat.first_unit, held = flat.held,
          part = gathered.part.view()]() -> Status {
-          if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitBeside(image));
+          if (file != nullptr) WEFT_RETURN_IF_ERROR(file->AwaitUncounted(image));
           host_->up().Copy(part, held);
           return OkStatus();
         },
@@ -169,8 +169,8 @@ Status ParameterGatherer::MakeCopies(Context& context, const std::vector<size_t>
   for (const size_t flat : flat_parameters) {
     const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
     if (unit != placed.last_unit || placed.dtype == DType::kI32) continue;
-    for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-      if (region_of_copies_[c] != flat) continue;
+    for (size_t c = 0; c < flat_parameter_of_copies_.size(); ++c) {
+      if (flat_parameter_of_copies_[c] != flat) continue;
       WEFT_RETURN_IF_ERROR(parameters_->copies()[c].copies->Make(context));
     }
   }
@@ -204,8 +204,8 @@ Status ParameterGatherer::Fetch(Context& context, int64_t unit, Pass pass) {
 void ParameterGatherer::DropPlaced(size_t flat) {
   if (!gathered_[flat].placed) return;
   const ParameterSet::FlatParameter& placed = parameters_->flat_parameters()[flat];
-  for (size_t c = 0; c < region_of_copies_.size(); ++c) {
-    if (region_of_copies_[c] != flat || placed.dtype == DType::kI32) continue;
+  for (size_t c = 0; c < flat_parameter_of_copies_.size(); ++c) {
+    if (flat_parameter_of_copies_[c] != flat || placed.dtype == DType::kI32) continue;
     parameters_->copies()[c].copies->Drop();
   }
   parameters_->PlaceFlatParameter(placed, {});

@@ -83,7 +83,7 @@ class ParameterGatherer : public ParameterPrefetcher {
   const Stream stream_;
   int64_t first_differentiated_ = 0;  ///< Unit below which no backward pass goes.
   std::vector<Gathered> gathered_;    ///< By flat parameter.
-  std::vector<size_t> region_of_copies_;
+  std::vector<size_t> flat_parameter_of_copies_;
   std::vector<int64_t>
       wanted_images_;  ///< By unit: flat parameters that are brought, or read ahead.
   std::vector<std::vector<int64_t>> read_ahead_;  ///< By unit: images that wait for it.

@@ -37,7 +37,7 @@ ShardedDataParallel::ShardedDataParallel(Context& context, Collective* group,
       sums_of_groups_(static_cast<size_t>(bucket_count())),
       copies_for_groups_(static_cast<size_t>(bucket_count())),
       gathers_(static_cast<size_t>(bucket_count())),
-      through_device_(parameters->offloaded() && DeviceStaging::IsWayOf(context)) {}
+      through_device_(parameters->offloaded() && DeviceStaging::IsNeededBy(context)) {}
 
 Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
     Context& context, Collective* group, int64_t shard_ranks, ParameterSet* parameters,
@@ -215,13 +215,13 @@ TensorView ShardedDataParallel::Reduced(int64_t bucket) const {
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
   if (!places_gradients()) {
     if (replicas_ != nullptr) {
-      while (!under_way_.empty() && IsReduced(under_way_.front().bucket)) {
+      while (!in_flight_.empty() && IsReduced(in_flight_.front().bucket)) {
         WEFT_RETURN_IF_ERROR(Settle());
       }
-      under_way_.push_back({bucket, true});
+      in_flight_.push_back({bucket, true});
     }
   } else {
-    under_way_.push_back({bucket, last_micro_batch_});
+    in_flight_.push_back({bucket, last_micro_batch_});
   }
   if (ShardGroupOf(bucket) == nullptr) return Work();
   const GradientBucket& all = this->bucket(bucket);
@@ -249,22 +249,22 @@ Status ShardedDataParallel::Begin(bool last_micro_batch) {
 
 Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
   // The reductions of the micro-batch before had a forward pass to overlap with.
-  while (!placed_ && !under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
+  while (!placed_ && !in_flight_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   placed_ = true;
   // One reduction overlaps with the backward pass of the next bucket; another may wait behind it.
   // Of sharded values those of the unit before, however many of its buckets are trained.
-  constexpr size_t kMostUnderWay = 2;
+  constexpr size_t kMostInFlight = 2;
   const int64_t unit = (*parameters_)[index].unit;
   const auto too_many = [&] {
-    if (gatherer_ == nullptr) return under_way_.size() >= kMostUnderWay;
-    return !under_way_.empty() &&
-           unit_of_[static_cast<size_t>(under_way_.front().bucket)] > unit + 1;
+    if (gatherer_ == nullptr) return in_flight_.size() >= kMostInFlight;
+    return !in_flight_.empty() &&
+           unit_of_[static_cast<size_t>(in_flight_.front().bucket)] > unit + 1;
   };
   const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
   Tensor& memory = memory_[static_cast<size_t>(bucket)];
   // What is there of the micro-batch before has to go.
-  while (std::any_of(under_way_.begin(), under_way_.end(),
-                     [bucket](const UnderWay& other) { return other.bucket == bucket; })) {
+  while (std::any_of(in_flight_.begin(), in_flight_.end(),
+                     [bucket](const InFlight& other) { return other.bucket == bucket; })) {
     WEFT_RETURN_IF_ERROR(Settle());
   }
   if (!memory) {
@@ -279,8 +279,8 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
 }
 
 Status ShardedDataParallel::Settle() {
-  const auto [bucket, last] = under_way_.front();
-  under_way_.pop_front();
+  const auto [bucket, last] = in_flight_.front();
+  in_flight_.pop_front();
   WEFT_RETURN_IF_ERROR(WaitFor(bucket));
   if (sums_) WEFT_RETURN_IF_ERROR(AddPlaced(bucket));
   return last ? StartSumOverGroups(bucket) : OkStatus();
@@ -355,7 +355,7 @@ Status ShardedDataParallel::AddPlaced(int64_t bucket) {
 }
 
 Status ShardedDataParallel::Finish() {
-  while (!under_way_.empty()) WEFT_RETURN_IF_ERROR(Settle());
+  while (!in_flight_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   summed_.assign(summed_.size(), 0);
   WEFT_RETURN_IF_ERROR(WaitForGroups());
   return BucketReducer::Finish();
@@ -364,7 +364,7 @@ Status ShardedDataParallel::Finish() {
 std::vector<ShardedDataParallel::Packed> ShardedDataParallel::PackedOf(int64_t bucket,
                                                                        int64_t rank) const {
   const ParameterSet::Range range = PartOfBucket(bucket, rank);
-  int64_t at = rank * way_bytes_[static_cast<size_t>(bucket)];
+  int64_t at = rank * part_bytes_[static_cast<size_t>(bucket)];
   if (parameters_->values_follow_gradients()) return {{parameters_->ValuesAlong(range), at}};
   std::vector<Packed> packed;
   for (const ParameterPart& part : PartsIn(range, nullptr)) {
@@ -377,12 +377,12 @@ std::vector<ShardedDataParallel::Packed> ShardedDataParallel::PackedOf(int64_t b
 
 Status ShardedDataParallel::MakeStaging(Context& context) {
   constexpr size_t kAlign = 64;
-  way_bytes_.resize(static_cast<size_t>(bucket_count()));
+  part_bytes_.resize(static_cast<size_t>(bucket_count()));
   const bool follow = parameters_->values_follow_gradients();
   int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (ShardGroupOf(b) == nullptr) continue;
-    int64_t& bytes = way_bytes_[static_cast<size_t>(b)];
+    int64_t& bytes = part_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < ShardGroupSize(b); ++rank) {
       const ParameterSet::Range part = PartOfBucket(b, rank);
       const size_t own = follow ? static_cast<size_t>(part.size()) * sizeof(float)
@@ -400,7 +400,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
 Status ShardedDataParallel::GatherStaged(int64_t bucket) {
   Collective* const shard_group = ShardGroupOf(bucket);
   if (shard_group == nullptr) return OkStatus();
-  const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
+  const int64_t bytes = part_bytes_[static_cast<size_t>(bucket)];
   const auto copy = [&](int64_t rank, bool to_staging) -> Status {
     for (const Packed& packed : PackedOf(bucket, rank)) {
       TensorView staged = packed.values;
@@ -426,7 +426,7 @@ Status ShardedDataParallel::GatherStaged(int64_t bucket) {
 Status ShardedDataParallel::GatherThrough(DeviceStaging& staging, int64_t bucket) {
   Collective* const shard_group = ShardGroupOf(bucket);
   if (shard_group == nullptr) return OkStatus();
-  const int64_t bytes = way_bytes_[static_cast<size_t>(bucket)];
+  const int64_t bytes = part_bytes_[static_cast<size_t>(bucket)];
   const int own = shard_group->rank();
   std::vector<Packed> others;
   for (int64_t rank = 0; rank < shard_group->size(); ++rank) {

@@ -131,7 +131,7 @@ class ShardedDataParallel : public BucketReducer {
   /// Of values in a file.
   Status GatherInFile();
 
-  struct UnderWay {
+  struct InFlight {
     int64_t bucket = 0;
     bool last = false;  ///< Of the step.
   };
@@ -151,12 +151,12 @@ class ShardedDataParallel : public BucketReducer {
   bool placed_ = false;                    ///< A gradient of this micro-batch.
   std::vector<int64_t> summed_;            ///< By bucket: micro-batches of this step in sums_.
   std::unique_ptr<MicroBatchTree> tree_;   ///< That adds them up, or none.
-  std::deque<UnderWay> under_way_;         ///< In the order of their reductions.
+  std::deque<InFlight> in_flight_;         ///< In the order of their reductions.
   std::vector<Work> sums_of_groups_;       ///< By bucket, of this step.
   std::vector<Tensor> copies_for_groups_;  ///< By bucket of these that is under way, in bf16.
   std::vector<ParameterPart> parts_;       ///< By trained parameter.
   std::vector<Work> gathers_;              ///< By bucket.
-  std::vector<int64_t> way_bytes_;         ///< By bucket: of the part of one rank, at most.
+  std::vector<int64_t> part_bytes_;        ///< By bucket: of the part of one rank, at most.
   Tensor staging_;                         ///< The most that one is for all, or none.
   const bool through_device_;              ///< What ranks exchange of the host memory pool.
   std::unique_ptr<ParameterGatherer> gatherer_;  ///< Of sharded values.

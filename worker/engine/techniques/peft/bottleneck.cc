@@ -63,7 +63,7 @@ std::optional<int64_t> PutBottleneck(const ModelSpec& model, const GraftSite& si
     const bool down = parameters[i].role == ParameterRole::kMlpUp;
     parameters.SetGrafted(i, down ? roles.down : roles.up);
   }
-  grafts.Put(parallel ? GraftPlace::kBesideSubLayer : GraftPlace::kSubLayerOutput,
+  grafts.Put(parallel ? GraftPlace::kParallelToSubLayer : GraftPlace::kSubLayerOutput,
              std::move(bottleneck));
   return first;
 }

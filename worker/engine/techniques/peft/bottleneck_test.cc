@@ -204,7 +204,7 @@ TEST(BottleneckTest, IsItsFormulaWithAllGradients) {
       sums.StartPass({});
       Tape tape(&sums);
       const Value in = tape.NewValue(x, true);
-      auto y = grafts.Forward(adds ? GraftPlace::kSubLayerOutput : GraftPlace::kBesideSubLayer,
+      auto y = grafts.Forward(adds ? GraftPlace::kSubLayerOutput : GraftPlace::kParallelToSubLayer,
                               context, tape, in, {});
       ASSERT_TRUE(y.ok());
       EXPECT_LT(Difference(AsDoubles(y->tensor), reference.Result()), 1e-6);

@@ -83,8 +83,8 @@ Status JointAdapters::BeforeUpdate(Context& state, const PendingUpdate& update) 
   return OkStatus();
 }
 
-void JointAdapters::TellLosses(const JointLosses& losses, std::string_view metric,
-                               std::map<std::string, double>& metrics) const {
+void JointAdapters::ReportLosses(const JointLosses& losses, std::string_view metric,
+                                 std::map<std::string, double>& metrics) const {
   for (size_t k = 0; k < losses.parts(); ++k) {
     const double loss = losses.sums[k] / static_cast<double>(losses.targets[k]);
     if (std::isfinite(loss)) metrics[std::string(metric) + "/" + adapters_[k].name] = loss;
@@ -92,7 +92,7 @@ void JointAdapters::TellLosses(const JointLosses& losses, std::string_view metri
 }
 
 void JointAdapters::OnStepEnd(const FinishedStep& step) const {
-  TellLosses(step.joint, kAdapterLossMetric, *step.metrics);
+  ReportLosses(step.joint, kAdapterLossMetric, *step.metrics);
   for (size_t k = 0; k < trained_.size(); ++k) {
     const double norm = trained_[k].gradient_norm;
     if (!std::isfinite(norm)) continue;
@@ -102,7 +102,7 @@ void JointAdapters::OnStepEnd(const FinishedStep& step) const {
 
 void JointAdapters::OnEvaluated(const JointLosses& losses,
                                 std::map<std::string, double>& metrics) const {
-  TellLosses(losses, kAdapterValidationLossMetric, metrics);
+  ReportLosses(losses, kAdapterValidationLossMetric, metrics);
 }
 
 }  // namespace weft::engine

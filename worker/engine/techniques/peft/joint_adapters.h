@@ -42,8 +42,8 @@ class JointAdapters {
 
   /// Measures the gradients of all adapters, of all ranks, with the loss scale.
   Result<std::vector<NormSums>> Measure(Context& state);
-  void TellLosses(const JointLosses& losses, std::string_view metric,
-                  std::map<std::string, double>& metrics) const;
+  void ReportLosses(const JointLosses& losses, std::string_view metric,
+                    std::map<std::string, double>& metrics) const;
 
   std::vector<AdapterSpec> adapters_;
   std::vector<Adapter> trained_;

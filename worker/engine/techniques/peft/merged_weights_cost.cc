@@ -85,7 +85,7 @@ int64_t OperandNumbers(int64_t rows, int64_t columns) {
 }
 
 /// Numbers that MergedWeight::Gradients wants at a time.
-int64_t NumbersOnTheWay(const PeftSpec& spec, const ParameterInfo& weight) {
+int64_t NumbersInFlight(const PeftSpec& spec, const ParameterInfo& weight) {
   const int64_t out = weight.shape[0], in = weight.shape[1], rank = RankOf(spec, weight.name);
   if (spec.method == "loha") return weight.Elements() + OperandNumbers(rank, in);
   if (spec.method == "vera") return 2 * out * rank + OperandNumbers(rank, in);
@@ -206,7 +206,7 @@ int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer) {
     for (const ParameterInfo& weight : layer.targets) {
       const bool of_mlp = IsMlp(weight.role);
       if (of_mlp != (sub_layer == SubLayer::kMlp)) continue;
-      most = std::max(most, weight.Elements() + NumbersOnTheWay(model.peft, weight));
+      most = std::max(most, weight.Elements() + NumbersInFlight(model.peft, weight));
     }
   });
   return most;

@@ -37,7 +37,7 @@ struct Builder {
 };
 
 /// Whether sequence parallelism can partition the rows of blocks.
-Status CheckDealtOut(const JobSpec& job) {
+Status CheckSequenceParallel(const JobSpec& job) {
   const PeftSpec& spec = job.model.peft;
   const ResourceSpec& resources = job.resources;
   if (!resources.sequence_parallel || spec.method == "prefix") return OkStatus();
@@ -135,7 +135,7 @@ Status CheckVirtualTokens(const JobSpec& job) {
     return InvalidError("model.peft.layers_to_transform with method " + spec.method +
                         ", which is for all layers; hint: leave it out");
   }
-  WEFT_RETURN_IF_ERROR(CheckDealtOut(job));
+  WEFT_RETURN_IF_ERROR(CheckSequenceParallel(job));
   // Sizes of an imported model are not known yet.
   const int64_t left = job.model.context - spec.num_virtual_tokens;
   if (!job.model.import_path.empty() || SequenceLength(job) <= left) return OkStatus();

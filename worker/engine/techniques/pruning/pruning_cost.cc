@@ -209,7 +209,7 @@ class PruningCost : public TechniqueCost {
     const int64_t mask = Asked(job) && IsPruned(spec, parameter, parameter.name) ? 1 : 0;
     return (mask + (spec.method == "lottery_ticket" ? 4 : 0)) * parameter.Elements();
   }
-  bool StateTellsBlocksApart(const JobSpec& job) const override {
+  bool StateDiffersByBlock(const JobSpec& job) const override {
     return !job.train.pruning.layers.empty();
   }
 

@@ -175,7 +175,7 @@ class StructuredMatricesCost : public TechniqueCost {
     return most;
   }
 
-  bool TellsBlocksApart(const ModelSpec& model) const override { return BlocksDiffer(model); }
+  bool DiffersByBlock(const ModelSpec& model) const override { return BlocksDiffer(model); }
 };
 
 }  // namespace

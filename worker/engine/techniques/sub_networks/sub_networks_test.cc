@@ -89,7 +89,7 @@ ModelSpec VitModel() {
 
 std::unique_ptr<BatchSource> TokensOf(const MeshCase& c) {
   const ModelSpec& model = c.job.model;
-  if (model.family == "vit") return std::make_unique<BrightPictures>(model);
+  if (model.family == "vit") return std::make_unique<NoiseImages>(model);
   if (model.family == "bert") {
     return std::make_unique<RandomMasked>(model.vocab_size, c.length(), 0.25);
   }
