@@ -223,17 +223,17 @@ class ParameterSet : public ParameterList {
   /// 64 bytes, cut anywhere in a tensor. The parts of a rank are contiguous, and gradients of
   /// trained flat parameters have the layout of their values.
   struct FlatParameter {
-    Range elements = {};                   ///< As offsets of gradients; not trained ones follow.
-    bool trained = false;                  ///< Some of it.
-    bool matrices = false;                 ///< Not vectors, which stay f32.
-    DType dtype = DType::kF32;             ///< As they are held.
-    int64_t first_unit = 0;                ///< That uses it.
-    int64_t last_unit = 0;                 ///< Likewise; others between the two do not.
-    bool looked_up = false;                ///< Tables: unit 0 reads them in the forward pass alone.
-    bool of_experts = false;               ///< Of expert-parallel ranks (SetExpertRank).
-    bool replicated = false;               ///< ParameterAttributes::replicated: nothing brings it.
-    int64_t ranks = 1;                     ///< That have parts ...
-    int64_t rank = 0;                      ///< ... and of them this one.
+    Range elements = {};        ///< As offsets of gradients; not trained ones follow.
+    bool trained = false;       ///< Some of it.
+    bool matrices = false;      ///< Not vectors, which stay f32.
+    DType dtype = DType::kF32;  ///< As they are held.
+    int64_t first_unit = 0;     ///< That uses it.
+    int64_t last_unit = 0;      ///< Likewise; others between the two do not.
+    bool looked_up = false;     ///< Tables: unit 0 reads them in the forward pass alone.
+    bool of_experts = false;    ///< Of expert-parallel ranks (SetExpertRank).
+    bool replicated = false;    ///< Shared by blocks: always in memory, nothing brings it.
+    int64_t ranks = 1;          ///< That have parts ...
+    int64_t rank = 0;           ///< ... and of them this one.
     std::vector<int64_t> parameters = {};  ///< Rising.
     size_t held_offset = 0;  ///< Byte, of those of its unit, at which `held` begins in a file.
     TensorView held = {};    ///< [elements / ranks], this rank's part, since Allocate; of a file
