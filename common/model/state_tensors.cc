@@ -5,7 +5,6 @@
 #include <string_view>
 
 namespace weft {
-
 namespace {
 
 /// A state tensor with a number for each of the parameter.

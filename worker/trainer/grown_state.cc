@@ -146,7 +146,7 @@ struct Moment {
     return tensor.moment == MomentKind::kSecond ? GrownNumbers::kSquaredGradients
                                                 : GrownNumbers::kGradients;
   }
-  /// What a checkpoint calls that of a parameter of another name: names have that of the parameter.
+  /// What a checkpoint calls the same moment of a parameter `other`.
   std::string NameFor(const std::string& other) const {
     std::string name = tensor.name;
     return name.replace(name.find(parameter), parameter.size(), other);

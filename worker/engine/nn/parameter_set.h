@@ -234,7 +234,7 @@ class ParameterSet : public ParameterList {
     int64_t last_unit = 0;       ///< Likewise; others between the two do not.
     bool looked_up = false;      ///< Tables: unit 0 reads them in the forward pass alone.
     bool of_experts = false;     ///< Of expert-parallel ranks (SetExpertRank).
-    bool replicated = false;     ///< ParameterAttributes::replicated: nothing brings it.
+    bool replicated = false;     ///< Shared by blocks: always in memory, nothing brings it.
     bool of_all_blocks = false;  ///< Of SetOfAllBlocks.
     int64_t ranks = 1;           ///< That have parts ...
     int64_t rank = 0;            ///< ... and of them this one.

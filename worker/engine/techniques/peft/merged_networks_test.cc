@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,18 @@ TEST(MergedNetworksTest, StartAsTheNetworkBitForBit) {
         EXPECT_EQ(run.Differentiate(*batch), plain.Differentiate(*batch));
       }
     }
+  }
+}
+
+TEST(MergedNetworksTest, OneTensorOfEachAdapterStartsAtZero) {
+  for (const MergingMethod& method : MergingMethods()) {
+    std::map<std::string, int> zeros;
+    for (const ParameterInfo& info : ParametersOf(MergingModel(method))) {
+      if (info.adapter_of.empty() || info.replicated) continue;
+      zeros[info.adapter_of] += info.starts_at_zero ? 1 : 0;
+    }
+    EXPECT_FALSE(zeros.empty());
+    for (const auto& [weight, count] : zeros) EXPECT_EQ(count, 1) << method.name << " " << weight;
   }
 }
 
