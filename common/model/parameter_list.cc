@@ -321,6 +321,10 @@ std::vector<ParameterInfo> ReplaceWeights(const ModelSpec& model, std::vector<Pa
 
 /// Puts what layers have besides their weights behind what they have without techniques.
 std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  const bool any = std::any_of(list.begin(), list.end(), [&](const ParameterInfo& parameter) {
+    return parameter.block >= 0 && parameter.matrix() && !AdaptersOf(model, parameter).empty();
+  });
+  if (!any) return list;
   std::vector<ParameterInfo> with, waiting;
   const auto end_layer = [&] {
     for (ParameterInfo& adapter : waiting) with.push_back(std::move(adapter));
@@ -350,6 +354,10 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
 std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<ParameterInfo> list) {
   std::vector<ParameterInfo> with, waiting;
   if (!list.empty() && list.front().block < 0) waiting = EmbeddingGraftsOf(model);
+  const bool any = std::any_of(list.begin(), list.end(), [&](const ParameterInfo& parameter) {
+    return parameter.output_weight() && parameter.expert < 0 && !GraftsOf(model, parameter).empty();
+  });
+  if (!any && waiting.empty()) return list;
   int64_t block = -1;
   const auto add_waiting = [&] {
     for (ParameterInfo& tensor : waiting) {
