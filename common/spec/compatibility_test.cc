@@ -60,6 +60,11 @@ GrowthSpec& GrowthOf(JobSpec& job) {
   return job.phases[1].growth;
 }
 
+PeftSpec& Lora(JobSpec& job) {
+  job.model.peft.method = "lora";
+  return job.model.peft;
+}
+
 /// What makes a job ask for a feature, with what that needs.
 const std::map<const Feature*, Change>& Changes() {
   static const auto* const changes = new std::map<const Feature*, Change>{
@@ -301,11 +306,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
        }},
       {FeatureOf("peft"), [](JobSpec& job) { job.model.peft.method = "lora"; }},
-      {FeatureOf("peft", 0),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.layers_to_transform = {0};
-       }},
+      {FeatureOf("peft", 0), [](JobSpec& job) { Lora(job).layers_to_transform = {0}; }},
       {FeatureOf("weight_quantization"),
        [](JobSpec& job) {
          job.model.weight_quantization.type = "nf4";
@@ -335,22 +336,10 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.method = "prompt";
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
-      {FeatureOf("peft", 4),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.trainable_token_indices = {0};
-       }},
+      {FeatureOf("peft", 4), [](JobSpec& job) { Lora(job).trainable_token_indices = {0}; }},
       {FeatureOf("peft", 5), [](JobSpec& job) { job.model.peft.method = "miss"; }},
-      {FeatureOf("peft", 6),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.use_dora = true;
-       }},
-      {FeatureOf("peft", 7),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.dropout = 0.1;
-       }},
+      {FeatureOf("peft", 6), [](JobSpec& job) { Lora(job).use_dora = true; }},
+      {FeatureOf("peft", 7), [](JobSpec& job) { Lora(job).dropout = 0.1; }},
       {FeatureOf("peft", 8),
        [](JobSpec& job) {
          job.model.peft.method = "lora";
@@ -358,26 +347,10 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.adapters[0].name = "one";
          job.model.peft.adapters[1].name = "two";
        }},
-      {FeatureOf("peft", 9),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.use_dora = true;
-       }},
-      {FeatureOf("peft", 10),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.init = "pissa";
-       }},
-      {FeatureOf("peft", 11),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.import_path = "folder";
-       }},
-      {FeatureOf("peft", 12),
-       [](JobSpec& job) {
-         job.model.peft.method = "lora";
-         job.model.peft.modules_to_save = {"*.bias"};
-       }},
+      {FeatureOf("peft", 9), [](JobSpec& job) { Lora(job).use_dora = true; }},
+      {FeatureOf("peft", 10), [](JobSpec& job) { Lora(job).init = "pissa"; }},
+      {FeatureOf("peft", 11), [](JobSpec& job) { Lora(job).import_path = "folder"; }},
+      {FeatureOf("peft", 12), [](JobSpec& job) { Lora(job).modules_to_save = {"*.bias"}; }},
       {FeatureOf("peft", 13),
        [](JobSpec& job) {
          job.model.peft.method = "prompt";

@@ -343,6 +343,11 @@ TEST(Phases, OfAnImportedNetworkGrowOutOfItsSizes) {
   EXPECT_EQ(JobOfPhase(job, 2).model.import_path, "");
   const Status valid = ValidateKnownSizes(job);
   EXPECT_TRUE(valid.ok()) << valid.message();
+  // Rows that do not wait for the folder.
+  JobSpec shared = job;
+  shared.model.distinct_blocks = 1;
+  EXPECT_THAT(ValidateJob(shared).message(),
+              HasSubstr("phases[0]: model.distinct_blocks 1 does not go with model.import_path"));
   // Once more, with the sizes of the folder.
   JobSpec again = job;
   again.model.layers = 3;

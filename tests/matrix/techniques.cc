@@ -10,38 +10,13 @@
 #include "common/check.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
+#include "tests/matrix/methods.h"
+#include "tests/matrix/peft_choices.h"
 
 namespace weft::testing {
 namespace {
 
 void Nothing(JobSpec&) {}
-
-/// The network of a job: a choice may mean another method of the same kind for each, so that all
-/// methods are trained in no more jobs.
-enum class Network { kGpt2, kLlama, kMixtral };
-
-Network NetworkOf(const JobSpec& job) {
-  if (job.model.experts > 0) return Network::kMixtral;
-  return job.model.family == "llama" ? Network::kLlama : Network::kGpt2;
-}
-
-/// Of each network.
-struct Methods {
-  std::string gpt2, llama, mixtral;
-
-  const std::string& Of(const JobSpec& job) const {
-    const Network network = NetworkOf(job);
-    return network == Network::kGpt2 ? gpt2 : network == Network::kLlama ? llama : mixtral;
-  }
-  /// "snip/magnitude/random"
-  std::string Names() const {
-    std::string names = gpt2;
-    for (const std::string* other : {&llama, &mixtral}) {
-      if (names.find(*other) == std::string::npos) names += "/" + *other;
-    }
-    return names;
-  }
-};
 
 /// This many ranks times as many.
 void AddRanks(ResourceSpec& resources, int64_t factor) {
@@ -232,103 +207,6 @@ Choice Pixelfly() {
             job.model.structured_matrices.block_size = 16;
             job.model.structured_matrices.density = 0.6;
             job.model.structured_matrices.layers = {"*"};
-          }};
-}
-
-/// On the default layers, or on all.
-Choice Lora(bool everywhere) {
-  return {everywhere ? "lora everywhere" : "lora", Effect::kOwnTraining, [=](JobSpec& job) {
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            if (everywhere) job.model.peft.target_modules = {"all-linear"};
-          }};
-}
-
-/// Whose scales follow from the weights; biases are trained, too.
-Choice Dora() {
-  return {"dora", Effect::kOwnTraining, [](JobSpec& job) {
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.use_dora = true;
-            job.model.peft.modules_to_save = {"*.bias"};
-          }};
-}
-
-/// LoRA that starts otherwise, with dropout.
-Choice LoraFrom(const Methods& inits) {
-  return {"lora " + inits.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.init = inits.Of(job);
-            job.model.peft.dropout = 0.2;
-            job.model.peft.target_modules = {"all-linear"};
-          }};
-}
-
-/// In 4 bits, with adapters: LoRA on all layers where the job has none. With DoRA it is QDoRA. Two
-/// tensor-parallel ranks have whole blocks.
-Choice QuantizedWeights(const std::string& type) {
-  return {"weights in " + type, Effect::kOwnTraining, [=](JobSpec& job) {
-            if (job.model.peft.method == "none") Lora(true).apply(job);
-            job.model.width = std::max<int64_t>(job.model.width, 64);
-            job.model.weight_quantization.type = type;
-            job.model.weight_quantization.block_size = 32;
-            job.model.weight_quantization.double_quantization = type == "nf4";
-          }};
-}
-
-/// Two adapters, each of its half of the sequences and with a rate of its own.
-Choice JointAdapters() {
-  return {"two adapters", Effect::kOwnTraining, [](JobSpec& job) {
-            PeftSpec& peft = job.model.peft;
-            peft.method = "lora";
-            peft.rank = 4;
-            peft.target_modules = {"all-linear"};
-            peft.adapters.resize(2);
-            peft.adapters[0].name = "one";
-            peft.adapters[1].name = "two";
-            peft.adapters[1].learning_rate = job.optimizer.learning_rate / 2;
-          }};
-}
-
-/// Of the token embedding, too.
-Choice LoraOfTokens() {
-  return {"lora of tokens", Effect::kOwnTraining, [](JobSpec& job) {
-            const bool llama = job.model.family == "llama";
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.target_modules = llama
-                                                ? std::vector<std::string>{"embed_tokens", "q_proj"}
-                                                : std::vector<std::string>{"wte", "c_attn"};
-          }};
-}
-
-/// Besides adapters, and of llama besides norms alone.
-Choice TrainedTokens() {
-  return {"trained tokens", Effect::kOwnTraining, [](JobSpec& job) {
-            PeftSpec& peft = job.model.peft;
-            if (NetworkOf(job) == Network::kLlama) {
-              peft.method = "selective";
-              peft.modules_to_save = {"input_layernorm"};
-            } else {
-              peft.method = "lora";
-              peft.rank = 4;
-            }
-            peft.trainable_token_indices = {1, 3, 4};
-          }};
-}
-
-Choice OtherPeft(const std::string& method) {
-  return {method, Effect::kOwnTraining, [=](JobSpec& job) { job.model.peft.method = method; }};
-}
-
-/// Two of the positions are those of virtual tokens.
-Choice VirtualTokens(const std::string& method) {
-  return {method, Effect::kOwnTraining, [=](JobSpec& job) {
-            job.model.peft.method = method;
-            job.model.peft.num_virtual_tokens = 2;
-            job.model.context += 2;
-            job.train.sequence_length = job.model.context - 2;
           }};
 }
 
