@@ -12,6 +12,7 @@
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_adalora.h"
 #include "common/formats/peft_config.h"
+#include "common/formats/peft_norms.h"
 #include "common/formats/peft_prompt.h"
 #include "common/formats/peft_tokens.h"
 #include "common/formats/safetensors.h"
@@ -86,9 +87,19 @@ bool IsShared(const std::string& name) {
              kShared.end();
 }
 
+/// The norm that a tensor of the file is for; "": none.
+std::string NormOfTensor(const std::string& name) {
+  const size_t end = name.rfind(kNormTensors);
+  if (!name.starts_with(kPrefix) || end == std::string::npos || end < kPrefix.size()) return "";
+  const std::string tensor = name.substr(end + kNormTensors.size());
+  if (tensor != ".weight" && tensor != ".bias") return "";
+  return name.substr(kPrefix.size(), end - kPrefix.size());
+}
+
 /// The layers that the file adapts. Other tensors must be some of the model's own.
 Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
   const std::set<std::string> known = AdaptableLayers(model, /*adapted=*/false);
+  const std::set<std::string> norms = NormLayers(model);
   bool has_rows = false;
   std::set<std::string> own, layers;
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) own.insert(tensor.name);
@@ -103,16 +114,20 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
       layers.insert(layer);
       continue;
     }
+    if (const std::string norm = NormOfTensor(tensor.name); norms.contains(norm)) {
+      layers.insert(norm);
+      continue;
+    }
     std::string name = tensor.name.starts_with(kPrefix) ? tensor.name.substr(kPrefix.size()) : "";
     if (const size_t at = name.find(kWrapped); at != std::string::npos) {
       name.erase(at, kWrapped.size());
     }
     if (layer.empty() && own.contains(name)) continue;
-    return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
-                        "', which is neither of an adapter of a linear layer of the model's blocks "
-                        "or of its token embedding, nor of the model; hint: model.import_path must "
-                        "be the adapter's base "
-                        "model");
+    return InvalidError(
+        std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
+        "', which is neither of an adapter of a linear layer of the model's blocks, "
+        "of its token embedding or of a norm, nor of the model; hint: "
+        "model.import_path must be the adapter's base model");
   }
   if (layers.empty() && !has_rows) {
     return InvalidError(std::string(kAdapterWeightsName) + " has no adapter");
@@ -200,12 +215,17 @@ void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& ten
     if (saved) trained.insert(parameter.name);
   }
   constexpr std::string_view kBias = ".bias";
+  const std::set<std::string> norms =
+      TunesNorms(model) ? NormLayers(model) : std::set<std::string>();
   for (HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
     if (!trained.contains(tensor.parameter)) continue;
     std::string name = tensor.name;
     if (name.ends_with(kBias)) {
       const std::string layer = name.substr(0, name.size() - kBias.size());
       if (adapted.contains(layer)) name = layer + std::string(kWrapped) + std::string(kBias);
+    }
+    if (const size_t end = name.rfind('.'); norms.contains(name.substr(0, end))) {
+      name.insert(end, kNormTensors);
     }
     tensor.name = PrefixOf(model.peft) + name;
     tensors.push_back(std::move(tensor));

@@ -51,6 +51,23 @@ ModelSpec AdaptedModel(const std::string& adapter) {
   return model;
 }
 
+/// All cases of the script except virtual tokens, whose networks folders do not have.
+std::vector<std::string> Adapters() {
+  std::vector<std::string> adapters;
+  for (const std::string family :
+       {"bert_classes", "bert_mlm", "gpt2", "llama", "mistral", "mixtral", "qwen2", "vit"}) {
+    auto names = Env::Posix().ListDir(Fixture(family));
+    WEFT_CHECK(names.ok(), names.status().message());
+    for (const std::string& name : *names) {
+      const std::string adapter = family + "/" + name;
+      if (!Env::Posix().FileExists(Fixture(adapter) + "/start/adapter_config.json")) continue;
+      const Json config = *ParseJson(FileOf(adapter, "adapter_config.json"));
+      if (!config.contains("num_virtual_tokens")) adapters.push_back(adapter);
+    }
+  }
+  return adapters;
+}
+
 using Values = std::map<std::string, std::vector<float>>;
 
 /// A buffer that keeps all tensors in `values`.
@@ -114,16 +131,7 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
 }
 
 TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
-  for (const std::string adapter :
-       {"gpt2/adalora", "llama/adalora",     "gpt2/lora",          "gpt2/dora",
-        "gpt2/ia3",     "gpt2/bias",         "llama/lora",         "llama/patterns",
-        "llama/dora",   "llama/pissa",       "llama/olora",        "llama/ia3",
-        "llama/miss",   "bert_mlm/lora",     "bert_mlm/ia3",       "vit/lora",
-        "vit/miss",     "llama/loha",        "llama/lokr",         "llama/oft",
-        "llama/vera",   "gpt2/vera",         "bert_mlm/loha",      "bert_mlm/lokr",
-        "bert_mlm/oft", "gpt2/embedding",    "llama/embedding",    "gpt2/tokens",
-        "llama/tokens", "gpt2/tokens_alone", "llama/tokens_alone", "bert_mlm/embedding",
-        "mistral/lora", "qwen2/lora",        "qwen2/dora",         "mixtral/lora"}) {
+  for (const std::string& adapter : Adapters()) {
     SCOPED_TRACE(adapter);
     const ModelSpec model = AdaptedModel(adapter);
     Values values;
@@ -161,7 +169,9 @@ TEST(PeftAdapter, WhatIsWrittenIsWhatPeftWrote) {
     const Json config = *ParseJson(*text);
     EXPECT_EQ(config["base_model_name_or_path"], "base");
     // All that it says of itself peft says, too, with the same values, except names of targets.
-    const Json of_library = *ParseJson(FileOf(adapter, "adapter_config.json"));
+    Json of_library = *ParseJson(FileOf(adapter, "adapter_config.json"));
+    // It also names the heads of other families there.
+    if (adapter == "bert_classes/lora") of_library["modules_to_save"] = Json::array({"classifier"});
     for (const auto& [key, value] : config.items()) {
       ASSERT_TRUE(of_library.contains(key)) << key;
       const bool named = key == "target_modules" || key == "feedforward_modules" ||
@@ -228,8 +238,8 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   other.config["peft_type"] = "HRA";
   EXPECT_THAT(other.Refusal(),
               HasSubstr("peft_type \"HRA\"; LORA, ADALORA, LOHA, LOKR, OFT, VERA, "
-                        "IA3, MISS, TRAINABLE_TOKENS, PROMPT_TUNING, P_TUNING and PREFIX_TUNING "
-                        "are imported"));
+                        "IA3, MISS, TRAINABLE_TOKENS, LN_TUNING, PROMPT_TUNING, P_TUNING and "
+                        "PREFIX_TUNING are imported"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
@@ -271,6 +281,87 @@ TEST(PeftAdapter, TrainedTokensAreThoseOfTheEmbedding) {
   Folder random("gpt2/tokens_alone");
   random.config["init_weights"] = false;
   EXPECT_THAT(random.Refusal(), HasSubstr("has init_weights false, which is not computed"));
+}
+
+TEST(PeftAdapter, TrainedNormsAreThoseOfTheNetwork) {
+  const PeftSpec gpt2 = AdaptedModel("gpt2/ln_tuning").peft;
+  EXPECT_EQ(gpt2.method, "selective");
+  EXPECT_THAT(gpt2.modules_to_save, ElementsAre("ln_1", "ln_2", "ln_f"));
+  // A regular expression of peft: the names of the norms in the file.
+  Folder regex("gpt2/ln_tuning");
+  regex.config["target_modules"] = ".*ln_.*";
+  EXPECT_EQ(regex.Refusal(), "");
+  const auto by_layer = ReadAdapterConfig(regex.env, "/adapter", regex.base);
+  ASSERT_TRUE(by_layer.ok());
+  EXPECT_THAT(by_layer->modules_to_save,
+              ElementsAre("transformer.h.0.ln_1", "transformer.h.0.ln_2", "transformer.h.1.ln_1",
+                          "transformer.h.1.ln_2", "transformer.ln_f"));
+  using Tensors = std::vector<SafetensorsTensor>;
+  Folder missing("gpt2/ln_tuning");
+  missing.Change([](Tensors& all) { all.erase(all.begin()); });
+  EXPECT_THAT(missing.Refusal(), HasSubstr("has no tensor 'base_model.model.transformer.h.0.ln_1."
+                                           "ln_tuning_layers."));
+  Folder linear("gpt2/ln_tuning");
+  linear.Change([](Tensors& all) {
+    all.front().name = "base_model.model.transformer.h.0.attn.c_attn.ln_tuning_layers.weight";
+  });
+  EXPECT_THAT(linear.Refusal(), HasSubstr("of its token embedding or of a norm, nor of the model"));
+}
+
+TEST(PeftAdapter, NormsThatAreNotTrainedWholeHaveNoFolder) {
+  const auto refusal = [](const std::string& family, const std::vector<std::string>& modules) {
+    ModelSpec model = BaseOf(family);
+    model.peft.method = "selective";
+    model.peft.modules_to_save = modules;
+    FaultEnv env;
+    const std::vector<float> zeros(1 << 16, 0.0f);
+    const Status written =
+        ExportAdapter(env, "/adapter", model, {},
+                      [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
+                        return std::span<const float>(zeros);
+                      });
+    return std::string(written.message());
+  };
+  EXPECT_EQ(refusal("gpt2", {"ln_f"}), "");
+  EXPECT_EQ(refusal("bert_classes", {"LayerNorm", "classifier"}), "");
+  for (const char* module : {"*.bias", "*.ln_f.weight", "c_attn"}) {
+    EXPECT_THAT(refusal("gpt2", {module}), HasSubstr("the model has no adapter to write; hint: "));
+  }
+  // A module of peft with a norm in it.
+  EXPECT_THAT(refusal("bert_mlm", {"predictions"}), HasSubstr("has no adapter to write"));
+  EXPECT_THAT(refusal("gpt2", {"ln_f", "wte"}), HasSubstr("peft unties 'transformer.wte.weight'"));
+}
+
+// For peft they are the modules whose names end with these characters.
+TEST(PeftAdapter, SavedModulesAreThoseOfPeft) {
+  const std::string fixture = "peft_0_8/llama_lora";
+  ModelSpec model = BaseOf("llama");
+  const auto peft = ReadAdapterConfig(Env::Posix(), Fixture(fixture), model);
+  ASSERT_TRUE(peft.ok()) << peft.status().message();
+  EXPECT_THAT(
+      peft->modules_to_save,
+      ElementsAre("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm",
+                  "model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm",
+                  "model.norm"));
+  // And the last norm alone has its whole name.
+  model.peft = *peft;
+  model.peft.modules_to_save = {"norm"};
+  FaultEnv env;
+  const std::vector<float> zeros(1 << 16, 0.0f);
+  ASSERT_TRUE(ExportAdapter(env, "/adapter", model, {},
+                            [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
+                              return std::span<const float>(zeros);
+                            })
+                  .ok());
+  const Json config = *ParseJson(*ReadFile(env, kConfig));
+  EXPECT_EQ(config["modules_to_save"], Json::array({"model.norm"}));
+}
+
+TEST(PeftAdapter, HeadsThatPeftAddsOfItsOwnAccordNeedNotBeThere) {
+  EXPECT_THAT(AdaptedModel("bert_classes/lora").peft.modules_to_save, ElementsAre("classifier"));
+  Folder other("gpt2/dora");
+  other.config["modules_to_save"] = {"ln_f", "classifier", "score"};
+  EXPECT_EQ(other.Refusal(), "");
 }
 
 TEST(PeftAdapter, ATableBesideItsFactorsIsReadInPlaceOfThatOfTheNetwork) {

@@ -9,6 +9,8 @@
 #include "common/formats/peft_adalora.h"
 #include "common/formats/peft_fields.h"
 #include "common/formats/peft_merged.h"
+#include "common/formats/peft_modules.h"
+#include "common/formats/peft_norms.h"
 #include "common/formats/peft_prompt.h"
 #include "common/formats/peft_tokens.h"
 #include "common/full_match.h"
@@ -81,10 +83,16 @@ const std::set<std::string_view>& KnownKeys() {
 }
 
 const std::map<std::string, std::string>& Methods() {
-  static const std::map<std::string, std::string> methods = {
-      {"LORA", "lora"}, {"ADALORA", "adalora"}, {"LOHA", "loha"},
-      {"LOKR", "lokr"}, {"OFT", "oft"},         {"VERA", "vera"},
-      {"IA3", "ia3"},   {"MISS", "miss"},       {"TRAINABLE_TOKENS", "selective"}};
+  static const std::map<std::string, std::string> methods = {{"LORA", "lora"},
+                                                             {"ADALORA", "adalora"},
+                                                             {"LOHA", "loha"},
+                                                             {"LOKR", "lokr"},
+                                                             {"OFT", "oft"},
+                                                             {"VERA", "vera"},
+                                                             {"IA3", "ia3"},
+                                                             {"MISS", "miss"},
+                                                             {"TRAINABLE_TOKENS", "selective"},
+                                                             {"LN_TUNING", "selective"}};
   return methods;
 }
 
@@ -94,17 +102,6 @@ Status CheckKeys(const Json& config) {
     if (key == "bias" && value != "none" && value != "all" && !value.is_null()) {
       return NotComputed(key, value);
     }
-  }
-  return OkStatus();
-}
-
-Status ReadNames(const Json& config, const std::string& key, std::vector<std::string>& names) {
-  const Json list = config.value(key, Json());
-  if (list.is_null()) return OkStatus();
-  if (!list.is_array()) return NotComputed(key, list);
-  for (const Json& name : list) {
-    if (!name.is_string()) return InvalidError(HasField(key, list) + ", which is no list of names");
-    names.push_back(name.get<std::string>());
   }
   return OkStatus();
 }
@@ -209,7 +206,7 @@ bool HasBiasField(const std::string& method) {
 /// What the configuration has of modules_to_save, and as `bias`.
 Status AddSaved(const ModelSpec& model, Json& config) {
   config["bias"] = "none";
-  config["modules_to_save"] = Json();
+  Json saved = Json::array();
   for (const std::string& module : model.peft.modules_to_save) {
     if (module == kEveryBias && HasBiasField(model.peft.method)) {
       config["bias"] = "all";
@@ -217,16 +214,11 @@ Status AddSaved(const ModelSpec& model, Json& config) {
       return InvalidError("peft has no pattern '" + module +
                           "' in modules_to_save; hint: --format hf, or names of modules");
     } else {
-      config["modules_to_save"].push_back(module);
+      AddSavedModule(model, module, saved);
     }
   }
-  if (model.untied_classifier || model.family == "vit") return OkStatus();
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
-    if (parameter.role != ParameterRole::kTokenEmbedding || parameter.frozen) continue;
-    return InvalidError("peft unties '" + parameter.name +
-                        "' from the classifier, which trains with it here; hint: --format hf");
-  }
-  return OkStatus();
+  config["modules_to_save"] = saved.empty() ? Json() : saved;
+  return CheckTableStaysTied(model);
 }
 
 std::string TaskOf(const ModelSpec& model) {
@@ -289,12 +281,13 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   if (method == Methods().end()) {
     return InvalidError(
         HasField("peft_type", type) +
-        "; LORA, ADALORA, LOHA, LOKR, OFT, VERA, IA3, MISS, TRAINABLE_TOKENS, PROMPT_TUNING, "
-        "P_TUNING and PREFIX_TUNING are imported");
+        "; LORA, ADALORA, LOHA, LOKR, OFT, VERA, IA3, MISS, TRAINABLE_TOKENS, LN_TUNING, "
+        "PROMPT_TUNING, P_TUNING and PREFIX_TUNING are imported");
   }
   PeftSpec spec;
   spec.method = method->second;
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
+  if (IsNormConfig(config)) return NormsFromConfig(config, model, layers);
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));
   if (spec.method == "lora" || spec.method == "selective") {
     WEFT_RETURN_IF_ERROR(ReadTokenRows(config, model, spec));
@@ -306,7 +299,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   if (spec.method == "ia3") {
     WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
   }
-  WEFT_RETURN_IF_ERROR(ReadNames(config, "modules_to_save", spec.modules_to_save));
+  WEFT_RETURN_IF_ERROR(ReadSavedModules(config, model, spec.modules_to_save));
   if (config.value("bias", Json()) == "all") spec.modules_to_save.emplace_back(kEveryBias);
   // The targets of the configuration where they say the same, and otherwise the layers.
   ModelSpec adapted = model;
@@ -335,6 +328,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
     WEFT_RETURN_IF_ERROR(AddMerged(model, config));
   } else if (HasPromptFolder(model.peft)) {
     WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
+  } else if (TunesNorms(model)) {
+    WEFT_RETURN_IF_ERROR(AddNorms(model, config));
   } else if (!IsTokenRowsAlone(model.peft)) {
     return InvalidError(
         "the model has no adapter to write; hint: --format hf, or train one with model.peft");
@@ -344,8 +339,8 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   config["base_model_name_or_path"] = origin.base.empty() ? Json() : Json(origin.base);
   config["inference_mode"] = true;
   AddTokenRows(model, config);
-  if (HasPromptFolder(model.peft) || IsTokenRowsAlone(model.peft)) return config;
   const std::string& method = model.peft.method;
+  if (HasPromptFolder(model.peft) || method == "selective") return config;
   if (method != "miss" && method != "loha" && method != "lokr") {
     config["fan_in_fan_out"] = model.family == "gpt2";
   }

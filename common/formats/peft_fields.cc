@@ -24,6 +24,17 @@ bool IsUnset(const Json& value) {
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
+Status ReadNames(const Json& config, const std::string& key, std::vector<std::string>& names) {
+  const Json list = config.value(key, Json());
+  if (list.is_null()) return OkStatus();
+  if (!list.is_array()) return NotComputed(key, list);
+  for (const Json& name : list) {
+    if (!name.is_string()) return InvalidError(HasField(key, list) + ", which is no list of names");
+    names.push_back(name.get<std::string>());
+  }
+  return OkStatus();
+}
+
 Status ReadFlag(const Json& config, const std::string& key, bool& flag) {
   const Json value = config.value(key, Json(false));
   if (!value.is_boolean()) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/full_match.h"
 #include "common/json.h"
@@ -21,6 +22,9 @@ Status NotOfConv1D(const std::string& method);
 
 /// Whether it says the same as if its key were not there.
 bool IsUnset(const Json& value);
+
+/// Adds a list of names; kInvalid where it is another value.
+Status ReadNames(const Json& config, const std::string& key, std::vector<std::string>& names);
 
 Status ReadFlag(const Json& config, const std::string& key, bool& flag);
 

@@ -84,6 +84,16 @@ Status ReadTokenRows(const Json& config, const ModelSpec& model, PeftSpec& spec)
   return OkStatus();
 }
 
+Status CheckTableStaysTied(const ModelSpec& model) {
+  if (model.untied_classifier || model.family == "vit") return OkStatus();
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    if (parameter.role != ParameterRole::kTokenEmbedding || parameter.frozen) continue;
+    return InvalidError("peft unties '" + parameter.name +
+                        "' from the classifier, which trains with it here; hint: --format hf");
+  }
+  return OkStatus();
+}
+
 void AddTokenRows(const ModelSpec& model, Json& config) {
   if (!IsTokenRowsAlone(model.peft)) {
     if (model.peft.trainable_token_indices.empty()) return;

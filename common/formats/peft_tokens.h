@@ -38,7 +38,10 @@ std::string TiedLayer(const ModelSpec& model);
 /// those of another layer.
 Status ReadTokenRows(const Json& config, const ModelSpec& model, PeftSpec& spec);
 
-/// The same for writing.
+/// kInvalid where the table is trained whole and the classifier has it, too: peft would untie them.
+Status CheckTableStaysTied(const ModelSpec& model);
+
+/// The same as ReadTokenRows for writing.
 void AddTokenRows(const ModelSpec& model, Json& config);
 
 }  // namespace weft

@@ -123,9 +123,27 @@ def write_jobs():
     write("manifest", "content.json", json.dumps(manifest).encode())
 
 
+def write_adapters():
+    """Small ones of each method, of a gpt2 and of a llama, from the fixtures of tests/parity."""
+    data = ROOT / "tests/parity/testdata"
+    cases = {"gpt2": ["gpt2/bias", "gpt2/ln_tuning", "gpt2/pissa", "gpt2/prefix", "gpt2/tokens_alone",
+                      "peft_0_8/gpt2_prompt"],
+             "llama": [f"mistral/{method}" for method in
+                       ("adalora", "dora", "embedding", "ia3", "loha", "lokr", "miss", "oft", "olora",
+                        "tokens", "vera")]}
+    for family, names in cases.items():
+        for name in names:
+            folder = data / name
+            folder = folder / "start" if (folder / "start").exists() else folder
+            config = json.loads((folder / "adapter_config.json").read_text())
+            write("adapter", name.replace("/", "-"), family.encode() + b"\n" + json.dumps(config).encode()
+                  + b"\0" + (folder / "adapter_model.safetensors").read_bytes())
+
+
 def main():
     write_messages()
     write_jobs()
+    write_adapters()
 
 
 if __name__ == "__main__":

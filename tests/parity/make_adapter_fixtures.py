@@ -10,8 +10,18 @@ make_fixtures.py wrote, trained in float64 on their batches.
   {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network, of which
                       the adapter has the results alone
 
+Of what peft lacks, written in PyTorch from its papers: bottleneck adapters (houlsby, pfeiffer,
+parallel), in the engine's own folders; and bitfit, which has merged.safetensors alone.
+
+Of each family there is each method that peft has for it and that the engine trains, except:
+  - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
+  - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
+  - virtual tokens: the engine has them for gpt2 and llama without a window of attention alone,
+  - other methods than lora of mixtral: the engine has none with experts.
+
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
-the cases to write as arguments (gpt2/lora), or none for all.
+the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a
+vit, whose modules have other names there: these are of 4.57. Another processor gives other last bits.
 """
 
 import json
@@ -19,8 +29,9 @@ import sys
 
 import torch
 from peft import (
-    AdaLoraConfig, IA3Config, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig, PrefixTuningConfig,
-    PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig, get_peft_model,
+    AdaLoraConfig, IA3Config, LNTuningConfig, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig,
+    PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig,
+    get_peft_model,
 )
 from safetensors.torch import load_file, save_file
 
@@ -109,6 +120,91 @@ CASES = {
 }
 
 
+def cases_of(query, key, value, up, down, norms, tokens=True, experts=False):
+    """Small adapters of every method for a family, by the names of its layers."""
+    cases = {
+        "rslora": LoraConfig(r=2, lora_alpha=4, target_modules=[key, value], use_rslora=True),
+        "dora": LoraConfig(r=2, lora_alpha=4, target_modules=[key], use_dora=True),
+        "pissa": LoraConfig(r=2, lora_alpha=4, target_modules=[value], init_lora_weights="pissa"),
+        "olora": LoraConfig(r=2, lora_alpha=2, target_modules=[key], init_lora_weights="olora"),
+    }
+    if tokens:
+        cases["tokens"] = LoraConfig(r=2, lora_alpha=4, target_modules=[value],
+                                     trainable_token_indices=TOKENS)
+    if experts:
+        return cases
+    if tokens:
+        cases["tokens_alone"] = TrainableTokensConfig(token_indices=TOKENS)
+    return cases | {
+        "adalora": AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5,
+                                 total_step=STEPS, target_modules=[key, value]),
+        "ia3": IA3Config(target_modules=[key, value, down], feedforward_modules=[down]),
+        "loha": LoHaConfig(r=2, alpha=4, target_modules=[value]),
+        "lokr": LoKrConfig(r=1, alpha=2, target_modules=[key, up], decompose_factor=4),
+        "oft": OFTConfig(oft_block_size=4, target_modules=[value]),
+        "vera": VeraConfig(r=4, target_modules=[query, value], d_initial=0.2),
+        "miss": MissConfig(r=3, target_modules=[key]),
+        "ln_tuning": LNTuningConfig(target_modules=norms),
+    }
+
+
+def add_families():
+    """To CASES what it does not have of them yet."""
+    bert = ("query", "key", "value", "intermediate.dense")
+    llama = ("q_proj", "k_proj", "v_proj", "up_proj", "down_proj")
+    llama_norms = ["input_layernorm", "post_attention_layernorm", "norm"]
+    families = {
+        # "output.dense" is that of attention, too.
+        "bert_mlm": cases_of(*bert, "layer.0.output.dense", ["LayerNorm"], tokens=False),
+        "vit": cases_of(*bert, "layer.0.output.dense",
+                        ["layernorm_before", "layernorm_after", "layernorm"], tokens=False),
+        "llama": {"ln_tuning": LNTuningConfig(target_modules=llama_norms)},
+        "mistral": cases_of(*llama, llama_norms),
+        "qwen2": cases_of(*llama, ["post_attention_layernorm"]),
+        "mixtral": cases_of(*llama, [], experts=True),
+        "gpt2": {
+            "rslora": LoraConfig(r=4, lora_alpha=4, target_modules=["attn.c_proj"], use_rslora=True,
+                                 fan_in_fan_out=True),
+            "pissa": LoraConfig(r=3, lora_alpha=6, target_modules=["attn.c_proj"],
+                                init_lora_weights="pissa", fan_in_fan_out=True),
+            "ln_tuning": LNTuningConfig(target_modules=["ln_1", "ln_2", "ln_f"]),
+        },
+        # Whose classifier peft trains whole of its own accord.
+        "bert_classes": {"lora": LoraConfig(r=2, lora_alpha=4, target_modules=["key"],
+                                            task_type="SEQ_CLS")},
+    }
+    for family in ("mistral", "qwen2", "mixtral"):
+        families[family]["embedding"] = LoraConfig(r=2, lora_alpha=4,
+                                                   target_modules=["embed_tokens", "v_proj"])
+    families["qwen2"] |= {
+        "prompt": PromptTuningConfig(**VIRTUAL),
+        "p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
+        "prefix": PrefixTuningConfig(**VIRTUAL),
+        "projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
+                                               **VIRTUAL),
+    }
+    for family, cases in families.items():
+        for name, config in cases.items():
+            CASES.setdefault(f"{family}/{name}", config)
+
+
+add_families()
+
+# What ends the attention and the MLP of a block, and what the MLP begins with.
+SUB_LAYERS = {
+    "gpt2": ("attn.c_proj", "mlp.c_proj", "mlp.c_fc"),
+    "llama": ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj"),
+    "bert_mlm": ("attention.output.dense", "output.dense", "intermediate.dense"),
+    "vit": ("attention.output.dense", "output.dense", "intermediate.dense"),
+}
+BOTTLENECKS = {
+    "houlsby": {"reduction_factor": 8, "non_linearity": "relu"},
+    "pfeiffer": {"reduction_factor": 4, "non_linearity": "gelu"},
+    "parallel": {"reduction_factor": 8, "non_linearity": "swish", "scaling": 4},
+}
+ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}
+
+
 def read_batch(folder):
     """The inputs and targets that make_fixtures.py recorded."""
     batch = load_file(folder / "batch.safetensors")
@@ -132,19 +228,19 @@ def objective_of_tokens(model, tokens, targets):
                                              ignore_index=-1)
 
 
-def regularization(model, tokens):
+def regularization(model, tokens, targets):
     """What peft adds to the loss of an AdaLoRA, which it knows of a loss that the model computes."""
     if model.active_peft_config.peft_type != "ADALORA":
         return 0
-    return (model.base_model(input_ids=tokens, labels=tokens).loss
-            - model.base_model.model(input_ids=tokens, labels=tokens).loss)
+    inputs = dict(tokens) if isinstance(tokens, dict) else {"input_ids": tokens}
+    inputs["labels"] = inputs.get("input_ids", targets)
+    return model.base_model(**inputs).loss - model.base_model.model(**inputs).loss
 
 
-def train(model, tokens, targets):
+def optimize(named, objective, after_step=lambda step: None):
     """As make_fixtures.py trains; the vectors of IA3 and AdaLoRA, which are matrices there, do not
     decay."""
     vector = ("ia3_l", "lora_E")
-    named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
     trained = [p for _, p in named]
     matrices = [p for key, p in named if p.dim() >= 2 and not any(v in key for v in vector)]
     vectors = [p for key, p in named if p.dim() < 2 or any(v in key for v in vector)]
@@ -153,11 +249,23 @@ def train(model, tokens, targets):
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
     for step in range(STEPS):
         optimizer.zero_grad()
-        (objective_of_tokens(model, tokens, targets) + regularization(model, tokens)).backward()
+        objective().backward()
         torch.nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
+        after_step(step)
+
+
+def train(model, tokens, targets):
+    named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
+
+    def objective():
+        return objective_of_tokens(model, tokens, targets) + regularization(model, tokens, targets)
+
+    def choose_ranks(step):
         if model.active_peft_config.peft_type == "ADALORA":
             model.base_model.update_and_allocate(step)
+
+    optimize(named, objective, choose_ranks)
 
 
 def save_adapter(model, folder):
@@ -167,6 +275,8 @@ def save_adapter(model, folder):
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
     config["base_model_name_or_path"] = None
+    if isinstance(config.get("target_modules"), list):
+        config["target_modules"].sort()  # a set there, in another order each time
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     if not model.active_peft_config.is_prompt_learning:
         return
@@ -176,14 +286,93 @@ def save_adapter(model, folder):
                   folder / "encoder.safetensors")
 
 
-def write_case(case):
-    family, name = case.split("/")
-    folder = FOLDER / family
+def load_base(family):
     torch.manual_seed(2)
     # Other products of experts take no float64.
     eager = {"experts_implementation": "eager"} if family == "mixtral" else {}
-    base = type(FAMILIES[family]()).from_pretrained(folder / "start", attn_implementation="eager",
-                                                    **eager)
+    return type(FAMILIES[family]()).from_pretrained(FOLDER / family / "start",
+                                                    attn_implementation="eager", **eager)
+
+
+class Bottleneck(torch.nn.Module):
+    """W_up a(W_down x + b_down) + b_up."""
+
+    def __init__(self, width, spec):
+        super().__init__()
+        middle = width // spec["reduction_factor"]
+        self.down = torch.nn.Linear(width, middle)
+        self.up = torch.nn.Linear(middle, width)
+        self.activation = ACTIVATIONS[spec["non_linearity"]]
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn_like(parameter) * 0.1)
+
+    def forward(self, x):
+        return self.up(self.activation(self.down(x)))
+
+
+def add_bottlenecks(base, family, method):
+    """Bottlenecks after sub-layers, or next to the MLP, by the layer that ends the sub-layer."""
+    attention, mlp, first = SUB_LAYERS[family]
+    layers, added = dict(base.named_modules()), {}
+
+    def add(name, begin, scale):
+        added[name] = bottleneck = Bottleneck(base.config.hidden_size, BOTTLENECKS[method]).double()
+        if not begin:
+            return layers[name].register_forward_hook(lambda _, __, y: y + bottleneck(y))
+        read = []
+        layers[begin].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        return layers[name].register_forward_hook(lambda _, __, y: y + scale * bottleneck(read.pop()))
+
+    for name in layers:
+        if method == "houlsby" and name.endswith("." + attention):
+            add(name, None, 1)
+        elif name.endswith("." + mlp) and not name.endswith("attention." + mlp):
+            begin = name[:-len(mlp)] + first
+            add(name, begin if method == "parallel" else None, BOTTLENECKS[method].get("scaling", 1))
+    return added
+
+
+def write_bottlenecks(family, method):
+    base = load_base(family).double().eval().requires_grad_(False)
+    folder = FOLDER / family / method
+    added = add_bottlenecks(base, family, method)
+    named = [(f"{name}.adapter_{key}", parameter) for name, bottleneck in added.items()
+             for key, parameter in bottleneck.named_parameters()]
+
+    def save(state):
+        (folder / state).mkdir(parents=True, exist_ok=True)
+        config = {"version": 1, "adapter": {"method": method, **BOTTLENECKS[method]}}
+        (folder / state / "weft_adapter.json").write_text(json.dumps(config, indent=2) + "\n")
+        save_file({key: parameter.detach().float() for key, parameter in named},
+                  folder / state / "weft_adapter.safetensors")
+
+    save("start")
+    tokens, targets = read_batch(FOLDER / family)
+    optimize(named, lambda: objective_of(base, tokens, targets))
+    save("trained")
+
+
+def write_bitfit(family):
+    """Ben Zaken et al. 2021: all biases, and nothing else."""
+    base = load_base(family).double().eval().requires_grad_(False)
+    named = [(key, parameter.requires_grad_()) for key, parameter in base.named_parameters()
+             if key.endswith(".bias")]
+    tokens, targets = read_batch(FOLDER / family)
+    optimize(named, lambda: objective_of(base, tokens, targets))
+    (FOLDER / family / "bitfit").mkdir(exist_ok=True)
+    save_file({key: parameter.detach().float() for key, parameter in named},
+              FOLDER / family / "bitfit/merged.safetensors")
+
+
+def write_case(case):
+    family, name = case.split("/")
+    if name in BOTTLENECKS:
+        return write_bottlenecks(family, name)
+    if name == "bitfit":
+        return write_bitfit(family)
+    folder = FOLDER / family
+    base = load_base(family)
     before = {key: value.clone() for key, value in base.state_dict().items()}
     config = CASES[case]
     model = get_peft_model(base, config).eval()
@@ -191,7 +380,8 @@ def write_case(case):
         for key, parameter in model.named_parameters():
             # Those that start without effect.
             if any(part in key for part in ("lora_B", "ia3_l", "miss_block", "hada_w2_b", "lokr_w1",
-                                            "oft_R", "vera_lambda_b", "lora_E", "lora_embedding_A")):
+                                            "oft_R", "vera_lambda_b", "lora_E", "lora_embedding_A",
+                                            "ln_tuning_")):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")
@@ -207,7 +397,9 @@ def write_case(case):
 
 
 def main():
-    for case in sys.argv[1:] or CASES:
+    others = [f"{family}/{name}" for family in SUB_LAYERS for name in (*BOTTLENECKS, "bitfit")
+              if (family, name) != ("llama", "bitfit")]  # which has no biases
+    for case in sys.argv[1:] or [*CASES, *others]:
         write_case(case)
 
 

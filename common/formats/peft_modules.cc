@@ -1,0 +1,65 @@
+#include "common/formats/peft_modules.h"
+
+#include <set>
+
+#include "common/formats/peft_fields.h"
+#include "common/model/parameter_list.h"
+
+namespace weft {
+namespace {
+
+/// The modules of the network that have parameters, and those that these are in.
+std::set<std::string> ModulesOf(const ModelSpec& model) {
+  std::set<std::string> modules;
+  for (const ParameterInfo& parameter : PlainParametersOf(model)) {
+    for (size_t end = parameter.name.find('.'); end != std::string::npos;
+         end = parameter.name.find('.', end + 1)) {
+      modules.insert(parameter.name.substr(0, end));
+    }
+  }
+  return modules;
+}
+
+/// The modules that a name means in peft and in model.peft.
+struct NamedModules {
+  std::vector<std::string> in_peft, here;
+};
+
+NamedModules ModulesNamed(const ModelSpec& model, const std::string& name) {
+  NamedModules named;
+  for (const std::string& module : ModulesOf(model)) {
+    if (module.ends_with(name)) named.in_peft.push_back(module);
+    if (module == name || module.ends_with("." + name)) named.here.push_back(module);
+  }
+  return named;
+}
+
+}  // namespace
+
+Status ReadSavedModules(const Json& config, const ModelSpec& model,
+                        std::vector<std::string>& modules) {
+  std::vector<std::string> names;
+  WEFT_RETURN_IF_ERROR(ReadNames(config, "modules_to_save", names));
+  for (const std::string& name : names) {
+    const NamedModules named = ModulesNamed(model, name);
+    const bool of_peft = name == "classifier" || name == "score";
+    if (of_peft && named.in_peft.empty()) continue;
+    if (named.in_peft == named.here) {
+      modules.push_back(name);
+    } else {
+      modules.insert(modules.end(), named.in_peft.begin(), named.in_peft.end());
+    }
+  }
+  return OkStatus();
+}
+
+void AddSavedModule(const ModelSpec& model, const std::string& module, Json& list) {
+  const NamedModules named = ModulesNamed(model, module);
+  if (named.in_peft == named.here) {
+    list.push_back(module);
+  } else {
+    for (const std::string& each : named.here) list.push_back(each);
+  }
+}
+
+}  // namespace weft
