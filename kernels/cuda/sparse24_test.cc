@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/activation/activation.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/on_cuda_test.h"
 #include "kernels/sparse24/sparse24.h"
@@ -327,6 +328,57 @@ TEST_F(Sparse24OnCuda, ProductsFollowAMaskThatChanges) {
       EXPECT_EQ(layer.dx.Values()[0], mask.in_column * Layer::kOut / 4) << mask.bits;
     }
     EXPECT_GT(layer.sparse->Bytes(), 0);
+  }
+}
+
+// Of rows that are written 16 bytes at a time it is taken on the way out.
+TEST_F(Sparse24OnCuda, GeluHasTheBitsOfAPassOfItsOwn) {
+  const Shape inputs = {Layer::kRows, Layer::kIn}, outputs = {Layer::kRows, Layer::kOut};
+  for (const auto& [newest, dtype] : {std::pair<int, DType>{8, DType::kBF16},
+                                      {8, DType::kF16},
+                                      {9, DType::kBF16},
+                                      {9, DType::kF16}}) {
+    SCOPED_TRACE(std::to_string(newest) + " " + std::string(DTypeName(dtype)));
+    Open(newest);
+    const testing::ScopedTestDevice device(stream().device, false);
+    Layer layer(stream(), dtype);
+    TestTensor active(dtype, outputs), own(dtype, outputs);
+    TestTensor before(dtype, inputs), again(dtype, inputs), plain(dtype, inputs),
+        own_again(dtype, inputs);
+    PhiloxStream rng({.seed = 11});
+    for (TestTensor* tensor : {&layer.weight, &layer.x, &before}) tensor->Random(rng).Reset();
+    for (TestTensor* tensor : {&active, &own, &again, &plain, &own_again}) tensor->Reset();
+    ASSERT_EQ(layer.SetMask(stream(), 0xA5A5).ToString(), "OK");
+    ASSERT_EQ(layer.sparse->Pack(stream(), layer.weight.view()).ToString(), "OK");
+    const SparseWeight* const weight = layer.sparse.get();
+    ASSERT_EQ(
+        SparseForward(
+            stream(),
+            {.x = layer.x.view(), .weight = weight, .y = layer.y.view(), .active = active.view()})
+            .ToString(),
+        "OK");
+    ASSERT_EQ(GeluForward(stream(), {layer.y.view(), own.view()}).ToString(), "OK");
+    ASSERT_EQ(SparseBackwardInput(stream(), {.dy = layer.y.view(),
+                                             .weight = weight,
+                                             .dx = layer.dx.view(),
+                                             .before = before.view(),
+                                             .active = again.view()})
+                  .ToString(),
+              "OK");
+    ASSERT_EQ(
+        SparseBackwardInput(stream(), {.dy = layer.y.view(), .weight = weight, .dx = plain.view()})
+            .ToString(),
+        "OK");
+    ASSERT_EQ(GeluBackward(stream(), {plain.view(), before.view(), plain.view(), own_again.view()})
+                  .ToString(),
+              "OK");
+    ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+    for (TestTensor* tensor : {&active, &own, &again, &own_again, &layer.dx, &plain}) {
+      tensor->Fetch();
+    }
+    EXPECT_EQ(active.bytes(), own.bytes());
+    EXPECT_EQ(layer.dx.bytes(), plain.bytes());
+    EXPECT_EQ(again.bytes(), own_again.bytes());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/activation/activation.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/stream.h"
 
@@ -65,15 +66,20 @@ inline Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int6
 struct SparseForwardArgs {
   TensorView x;  ///< [M, in] compute type
   const SparseWeight* weight = nullptr;
-  TensorView bias = {};  ///< [out] f32, or none
-  TensorView y;          ///< [M, out] compute type
+  TensorView bias = {};    ///< [out] f32, or none
+  TensorView y;            ///< [M, out] compute type
+  TensorView active = {};  ///< [M, out] compute type, contiguous as y then is, or none: GELU(y)
+  GeluForm gelu = GeluForm::kTanh;
 };
 
-/// dx = dy W.
+/// dx = dy W; of an x that is GELU(before) the gradient goes on to that: dx = dy W * GELU'(before).
 struct SparseBackwardInputArgs {
   TensorView dy;  ///< [M, out] compute type
   const SparseWeight* weight = nullptr;
-  TensorView dx;  ///< [M, in] compute type
+  TensorView dx;           ///< [M, in] compute type
+  TensorView before = {};  ///< [M, in] compute type, contiguous as dx then is, or none
+  TensorView active = {};  ///< [M, in] likewise, or none: with `before`, becomes GELU(before)
+  GeluForm gelu = GeluForm::kTanh;
 };
 
 /// dW += dyᵀ x, or = when `accumulate` is false, where dy is sparse along its rows, as
@@ -102,7 +108,10 @@ struct SampledBackwardWeightArgs {
 };
 
 /// All: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
-/// strided. Deterministic, for any number of threads, and on CUDA for one model of device.
+/// strided. Deterministic, for any number of threads, and on CUDA for one model of device. GELU and
+/// its derivative are of products that are rounded to the compute type. Sparse tensor cores write
+/// tokens along rows, and on CUDA a sparse product takes the tanh form while its tile is on the way
+/// out, with the bits of a pass of its own.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)

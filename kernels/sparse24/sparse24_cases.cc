@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 
+#include "kernels/activation/activation_ref.h"
 #include "kernels/linear/linear_ref.h"
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_mask/sparse24_patterns.h"
@@ -15,6 +16,9 @@ enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight, kSampl
 // kRows keeps two of each four of a row, but not of a column; kAny half of all elements, kEighth an
 // eighth.
 enum class MaskKind : uint8_t { kTransposable, kRows, kAny, kEighth };
+
+// GELU is of a product that was rounded, and is rounded itself.
+constexpr int kGeluRoundings = 3;
 
 struct Problem {
   int64_t rows, in, out;
@@ -77,17 +81,20 @@ std::vector<double> Masked(const std::vector<double>& weight, const std::vector<
   return masked;
 }
 
+// With elements that bf16 and f16 hold exactly, so that packing loses nothing.
+TestTensor& RandomWeight(OpRun& run, const Problem& p) {
+  TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
+  if (p.dtype == DType::kF32) return weight;
+  std::vector<double> rounded = weight.Values();
+  for (double& value : rounded) value = std::round(value * 128) / 128;
+  return weight.Assign(rounded);
+}
+
 // A test makes the weight each time, since its form follows the instruction set; what is timed is
 // the product.
 void BuildWithWeight(OpRun& run, const Problem& p, Product product, bool timed) {
   const bool forward = product == Product::kForward;
-  // Whose elements bf16 and f16 hold exactly, so that packing loses nothing.
-  TestTensor& weight = run.Input(DType::kF32, {p.out, p.in});
-  if (p.dtype != DType::kF32 && !timed) {
-    std::vector<double> rounded = weight.Values();
-    for (double& value : rounded) value = std::round(value * 128) / 128;
-    weight.Assign(rounded);
-  }
+  TestTensor& weight = timed ? run.Input(DType::kF32, {p.out, p.in}) : RandomWeight(run, p);
   TestTensor& mask = RandomMask(run, p);
   TestTensor& from = run.Input(p.dtype, {p.rows, forward ? p.in : p.out}, p.padding);
   TestTensor* bias = p.bias ? &run.Input(DType::kF32, {p.out}) : nullptr;
@@ -115,6 +122,74 @@ void BuildWithWeight(OpRun& run, const Problem& p, Product product, bool timed) 
                                   .weight = sparse.get(),
                                   .bias = bias ? bias->view() : TensorView(),
                                   .y = to.view()});
+  };
+}
+
+// y and GELU(y).
+void BuildForwardGelu(OpRun& run, const Problem& p, GeluForm form) {
+  TestTensor& weight = RandomWeight(run, p);
+  TestTensor& mask = RandomMask(run, p);
+  // Sums are around 0, where GELU bends.
+  const double scale = 1 / std::sqrt(static_cast<double>(p.in));
+  TestTensor& x = run.Input(p.dtype, {p.rows, p.in}, 0, scale);
+  TestTensor& bias = run.Input(DType::kF32, {p.out});
+  const auto product = [=, &weight, &mask, &x, &bias] {
+    return LinearForwardRef(x.Values(), Masked(weight.Values(), mask.Values(), p.in), bias.Values(),
+                            p.rows, p.in, p.out);
+  };
+  TestTensor& y = run.Output("y", p.dtype, {p.rows, p.out}, 0, p.in, product);
+  TestTensor& active = run.Output("active", p.dtype, {p.rows, p.out}, 0, p.in, [=] {
+    std::vector<double> values = product();
+    for (double& value : values) value = ref::GeluOf(form).value(value);
+    return values;
+  });
+  run.outputs.back().roundings = kGeluRoundings;
+  run.run = [=, &weight, &mask, &x, &bias, &y, &active](const Stream& stream) -> Status {
+    WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<SparseWeight> sparse,
+                          NewSparseWeight(stream.device, p.out, p.in, p.dtype));
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
+    WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
+    return SparseForward(stream, {.x = x.view(),
+                                  .weight = sparse.get(),
+                                  .bias = bias.view(),
+                                  .y = y.view(),
+                                  .active = active.view(),
+                                  .gelu = form});
+  };
+}
+
+// dx on its way through GELU, and GELU again.
+void BuildBackwardGelu(OpRun& run, const Problem& p, GeluForm form) {
+  TestTensor& weight = RandomWeight(run, p);
+  TestTensor& mask = RandomMask(run, p);
+  TestTensor& dy = run.Input(p.dtype, {p.rows, p.out});
+  TestTensor& before = run.Input(p.dtype, {p.rows, p.in});
+  TestTensor& dx =
+      run.Output("dx", p.dtype, {p.rows, p.in}, 0, p.out, [=, &weight, &mask, &dy, &before] {
+        const std::vector<double> w = Masked(weight.Values(), mask.Values(), p.in);
+        std::vector<double> gradient =
+            LinearBackwardInputRef(dy.Values(), w, {}, p.rows, p.in, p.out);
+        const std::vector<double> at = before.Values();
+        for (size_t i = 0; i < at.size(); ++i) gradient[i] *= ref::GeluOf(form).derivative(at[i]);
+        return gradient;
+      });
+  run.outputs.back().roundings = kGeluRoundings;
+  TestTensor& active = run.Output("active", p.dtype, {p.rows, p.in}, 0, 1, [=, &before] {
+    std::vector<double> values = before.Values();
+    for (double& value : values) value = ref::GeluOf(form).value(value);
+    return values;
+  });
+  run.run = [=, &weight, &mask, &dy, &before, &dx, &active](const Stream& stream) -> Status {
+    WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<SparseWeight> sparse,
+                          NewSparseWeight(stream.device, p.out, p.in, p.dtype));
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask.view()));
+    WEFT_RETURN_IF_ERROR(sparse->Pack(stream, weight.view()));
+    return SparseBackwardInput(stream, {.dy = dy.view(),
+                                        .weight = sparse.get(),
+                                        .dx = dx.view(),
+                                        .before = before.view(),
+                                        .active = active.view(),
+                                        .gelu = form});
   };
 }
 
@@ -222,6 +297,26 @@ OpCase Case(const Problem& p, Product product, CaseUse use) {
 constexpr Product kProducts[] = {Product::kForward, Product::kBackwardInput,
                                  Product::kBackwardWeight};
 
+void AddGeluCases(std::vector<OpCase>& cases) {
+  const Problem problems[] = {
+      {.rows = 5, .in = 16, .out = 24},
+      {.rows = 33, .in = 72, .out = 136, .dtype = DType::kBF16},
+      {.rows = 17, .in = 264, .out = 40, .dtype = DType::kF16},
+      // Rows that no device reads 16 bytes at a time, and a mask that is not sparse for one.
+      {.rows = 7, .in = 20, .out = 12, .dtype = DType::kBF16},
+      {.rows = 9, .in = 16, .out = 24, .dtype = DType::kBF16, .mask = MaskKind::kAny},
+  };
+  for (const Problem& p : problems) {
+    for (const GeluForm form : {GeluForm::kTanh, GeluForm::kErf}) {
+      const std::string gelu = form == GeluForm::kErf ? "/erf_gelu" : "/gelu";
+      cases.push_back({p.Name(Product::kForward) + gelu, CaseUse::kTest,
+                       [=](OpRun& run) { BuildForwardGelu(run, p, form); }});
+      cases.push_back({p.Name(Product::kBackwardInput) + gelu, CaseUse::kTest,
+                       [=](OpRun& run) { BuildBackwardGelu(run, p, form); }});
+    }
+  }
+}
+
 // Masks that keep any elements.
 void AddUnstructuredCases(std::vector<OpCase>& cases) {
   const Problem problems[] = {
@@ -255,6 +350,7 @@ void AddUnstructuredCases(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> Sparse24Cases() {
   std::vector<OpCase> cases;
+  AddGeluCases(cases);
   AddUnstructuredCases(cases);
   const Problem problems[] = {
       {.rows = 1, .in = 4, .out = 4},

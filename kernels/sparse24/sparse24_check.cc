@@ -49,6 +49,11 @@ Status CheckSparseForward(const Stream& stream, const SparseForwardArgs& args) {
   check.Tensor("x", args.x, {rows, weight.in_features()}, {weight.compute()})
       .Tensor("y", args.y, {rows, weight.out_features()}, {weight.compute()});
   if (args.bias) check.Tensor("bias", args.bias, {weight.out_features()}, {DType::kF32});
+  if (args.active) {
+    const Shape output = {rows, weight.out_features()};
+    check.ContiguousTensor("y", args.y, output, {weight.compute()})
+        .ContiguousTensor("active", args.active, output, {weight.compute()});
+  }
   return check.status();
 }
 
@@ -56,10 +61,19 @@ Status CheckSparseBackwardInput(const Stream& stream, const SparseBackwardInputA
   if (args.weight == nullptr) return InvalidError("SparseBackwardInput: no weight");
   const SparseWeight& weight = *args.weight;
   const int64_t rows = RowsOf(args.dy);
-  return ArgumentCheck(stream, "SparseBackwardInput")
-      .Tensor("dy", args.dy, {rows, weight.out_features()}, {weight.compute()})
-      .Tensor("dx", args.dx, {rows, weight.in_features()}, {weight.compute()})
-      .status();
+  const Shape input = {rows, weight.in_features()};
+  ArgumentCheck check(stream, "SparseBackwardInput");
+  check.Tensor("dy", args.dy, {rows, weight.out_features()}, {weight.compute()})
+      .Tensor("dx", args.dx, input, {weight.compute()});
+  if (args.before) {
+    check.ContiguousTensor("dx", args.dx, input, {weight.compute()})
+        .ContiguousTensor("before", args.before, input, {weight.compute()});
+  }
+  if (args.active) {
+    check.ContiguousTensor("active", args.active, input, {weight.compute()})
+        .That(static_cast<bool>(args.before), "active without `before`");
+  }
+  return check.status();
 }
 
 Status CheckSparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {

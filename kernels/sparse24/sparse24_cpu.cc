@@ -107,14 +107,16 @@ Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSparseForward(stream, args));
   WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
   weight->forward().Multiply(args.x, static_cast<const float*>(args.bias.data), args.y);
-  return OkStatus();
+  if (!args.active) return OkStatus();
+  return cpu::GeluForward(stream, {args.y, args.active, args.gelu});
 }
 
 Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
   WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
   weight->backward().Multiply(args.dy, nullptr, args.dx);
-  return OkStatus();
+  if (!args.before) return OkStatus();
+  return cpu::GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
 }
 
 Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {

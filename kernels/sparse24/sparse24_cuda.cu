@@ -1,5 +1,6 @@
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device.h"
@@ -161,23 +162,37 @@ Result<const CudaSparseWeight*> PackedOnDevice(const SparseWeight& weight) {
   return own;
 }
 
-// to [lines, rows] = from [lines, depth] Aᵀ + bias for A [rows, depth].
-template <class T>
+// to [lines, rows] = from [lines, depth] Aᵀ + bias for A [rows, depth], and what `then` makes of
+// it, all of whose matrices are Wide().
+template <class T, class Then = WithoutGelu>
 Status MultiplyLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
-                     const TensorView& from, const TensorView& bias, const TensorView& to) {
+                     const TensorView& from, const TensorView& bias, const TensorView& to,
+                     const Then& then = {}) {
   const int64_t lines = from.shape[0], depth = from.shape[1], rows = to.shape[1];
   const DepthParts whole = DepthParts::Whole(depth);
-  const auto launch = [&]<bool kFrom, bool kTo>() {
-    return LaunchSparseProduct(
-        stream, op, a, rows, DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth}, whole,
-        RoundedTranspose<T, kTo>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
+  const float* const plus = bias ? bias.As<float>() : nullptr;
+  const auto launch = [&]<bool kFrom>(const auto& result) {
+    return LaunchSparseProduct(stream, op, a, rows,
+                               DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth}, whole,
+                               result);
   };
-  // Mixtures are not worth kernels of their own.
-  if (!Wide(from) || !Wide(to)) return launch.template operator()<false, false>();
-  if (!OnHopper(stream)) return launch.template operator()<true, true>();
-  return LaunchHopperSparseProduct<false>(
-      stream, op, a, rows, from, whole,
-      RoundedTranspose<T, true>{RowsOf<T>(to), bias ? bias.As<float>() : nullptr, lines, rows});
+  if constexpr (std::is_same_v<Then, WithoutGelu>) {
+    // Mixtures are not worth kernels of their own.
+    if (!Wide(from) || !Wide(to)) {
+      return launch.template operator()<false>(
+          RoundedTranspose<T, false>{RowsOf<T>(to), plus, lines, rows});
+    }
+  }
+  const RoundedTranspose<T, true, Then> result = {RowsOf<T>(to), plus, lines, rows, then};
+  if (!OnHopper(stream)) return launch.template operator()<true>(result);
+  return LaunchHopperSparseProduct<false>(stream, op, a, rows, from, whole, result);
+}
+
+// Whether a product of these rows takes GELU or its derivative on the way out. Erf takes passes of
+// its own.
+template <class... Views>
+bool FusesGelu(GeluForm form, const Views&... views) {
+  return form == GeluForm::kTanh && (Wide(views) && ...);
 }
 
 TensorView RowsFrom(const TensorView& view, int64_t first, int64_t count) {
@@ -250,16 +265,24 @@ Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
   WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
   if (args.x.shape[0] == 0) return OkStatus();
   if (!weight->forward_is_sparse()) {
-    return Gemm(stream, kOp,
-                {.a = args.x,
-                 .b = weight->dense(stream.device),
-                 .c = args.y,
-                 .b_transposed = true,
-                 .bias = args.bias});
+    WEFT_RETURN_IF_ERROR(Gemm(stream, kOp,
+                              {.a = args.x,
+                               .b = weight->dense(stream.device),
+                               .c = args.y,
+                               .b_transposed = true,
+                               .bias = args.bias}));
+  } else if (args.active && FusesGelu(args.gelu, args.x, args.y, args.active)) {
+    return WithSparseType(weight->compute(), [&]<class T>() {
+      return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y,
+                           AndTheirGelu<T>{RowsOf<T>(args.active)});
+    });
+  } else {
+    WEFT_RETURN_IF_ERROR(WithSparseType(weight->compute(), [&]<class T>() {
+      return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y);
+    }));
   }
-  return WithSparseType(weight->compute(), [&]<class T>() {
-    return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y);
-  });
+  if (!args.active) return OkStatus();
+  return cuda::GeluForward(stream, {args.y, args.active, args.gelu});
 }
 
 Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
@@ -268,11 +291,22 @@ Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& 
   WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
   if (args.dy.shape[0] == 0) return OkStatus();
   if (!weight->backward_is_sparse()) {
-    return Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = args.dx});
+    WEFT_RETURN_IF_ERROR(
+        Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = args.dx}));
+  } else if (args.before && FusesGelu(args.gelu, args.dy, args.dx, args.before) &&
+             (!args.active || Wide(args.active))) {
+    return WithSparseType(weight->compute(), [&]<class T>() {
+      return MultiplyLines(
+          stream, kOp, weight->backward<T>(), args.dy, {}, args.dx,
+          TimesGeluGradient<T>{RowsOf<const T>(args.before), RowsOf<T>(args.active)});
+    });
+  } else {
+    WEFT_RETURN_IF_ERROR(WithSparseType(weight->compute(), [&]<class T>() {
+      return MultiplyLines(stream, kOp, weight->backward<T>(), args.dy, {}, args.dx);
+    }));
   }
-  return WithSparseType(weight->compute(), [&]<class T>() {
-    return MultiplyLines(stream, kOp, weight->backward<T>(), args.dy, {}, args.dx);
-  });
+  if (!args.before) return OkStatus();
+  return cuda::GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
 }
 
 Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/activation/gelu_device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/row_map.h"
@@ -100,12 +101,61 @@ struct DenseColumns {
 // is free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for
 // one of f32, and some more.
 
-/// Writes the transpose of the product, plus a bias for each of its rows, rounded to T.
-template <class T, bool kWide>
+// What becomes of eight rounded elements of RoundedTranspose: Store() reads them from shared memory
+// and writes them to `to`, (line, row) of the matrices, 16 bytes at a time.
+
+/// They are the result.
+struct WithoutGelu {
+  template <class T>
+  __device__ __forceinline__ void Store(int64_t /*line*/, int64_t /*row*/, const T* eight,
+                                        T* to) const {
+    ptx::Store16(to, ptx::Load16(eight));
+  }
+};
+
+/// Their GELU in its tanh form goes to a second matrix.
+template <class T>
+struct AndTheirGelu {
+  StridedRows<T> active;  ///< [lines, rows]
+
+  __device__ __forceinline__ void Store(int64_t line, int64_t row, const T* eight, T* to) const {
+    const Packed<T, 8> own = LoadPacked<8>(eight);
+    float values[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) values[k] = TanhGelu(own[k]).Value();
+    ptx::Store16(to, ptx::Load16(eight));
+    StoreFloats(active.At(line, row), values);
+  }
+};
+
+/// They are multiplied by the derivative of GELU, in its tanh form, at `before`.
+template <class T>
+struct TimesGeluGradient {
+  StridedRows<const T> before;  ///< [lines, rows]
+  StridedRows<T> active;        ///< Becomes GELU(before), or none.
+
+  __device__ __forceinline__ void Store(int64_t line, int64_t row, const T* eight, T* to) const {
+    const Packed<T, 8> own = LoadPacked<8>(eight), x = LoadPacked<8>(before.At(line, row));
+    float gradient[8], again[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const TanhGelu at(x[k]);
+      gradient[k] = own[k] * at.Derivative();
+      again[k] = at.Value();
+    }
+    StoreFloats(to, gradient);
+    if (active.data != nullptr) StoreFloats(active.At(line, row), again);
+  }
+};
+
+/// Writes the transpose of the product, plus a bias for each of its rows, rounded to T: tokens of
+/// the column-major result become rows. `then` takes what is written with kWide.
+template <class T, bool kWide, class Then = WithoutGelu>
 struct RoundedTranspose {
   StridedRows<T> to;  ///< [lines, rows]
   const float* bias;  ///< [rows], or none
   int64_t lines, rows;
+  Then then = {};
 
   template <int kLines, int kM, int kN>
   __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
@@ -124,10 +174,10 @@ struct RoundedTranspose {
       const int64_t first = row + 8 * piece;
       if (line + l >= lines || first >= rows) continue;
       T* const at = to.At(line + l, first);
+      const auto* from = reinterpret_cast<const T*>(tile.Piece(l, piece));
       if constexpr (kWide) {
-        ptx::Store16(at, ptx::Load16(tile.Piece(l, piece)));
+        then.Store(line + l, first, from, at);
       } else {
-        const auto* from = reinterpret_cast<const T*>(tile.Piece(l, piece));
         for (int k = 0; k < 8 && first + k < rows; ++k) at[k] = from[k];
       }
     }

@@ -29,7 +29,6 @@
 
 #include "common/json.h"
 #include "common/rng.h"
-#include "kernels/activation/activation.h"
 #include "kernels/cpu/float_types.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/parallel.h"
@@ -184,17 +183,29 @@ struct Layer {
   }
   Status Estimate() { return kernels::Mvue(stream, {.x = dy, .y = estimate, .key = {.seed = 7}}); }
 
-  Status DenseForward() {
-    return kernels::LinearForward(stream, {.x = x, .weight = dense.get(), .y = y});
+  /// `active` becomes GELU(y), or is none.
+  Status DenseForward(const TensorView& active = {}) {
+    return kernels::LinearForward(stream,
+                                  {.x = x, .weight = dense.get(), .y = y, .active = active});
   }
-  Status SparseForward() {
-    return kernels::SparseForward(stream, {.x = x, .weight = sparse.get(), .y = y});
+  Status SparseForward(const TensorView& active = {}) {
+    return kernels::SparseForward(stream,
+                                  {.x = x, .weight = sparse.get(), .y = y, .active = active});
   }
   Status DenseBackwardInput() {
     return kernels::LinearBackwardInput(stream, {.dy = dy, .weight = dense.get(), .dx = dx});
   }
   Status SparseBackwardInput() {
     return kernels::SparseBackwardInput(stream, {.dy = dy, .weight = sparse.get(), .dx = dx});
+  }
+  /// To the gradient of the layer before, whose GELU is x.
+  Status DenseBackwardTo(Layer& before) {
+    return kernels::LinearBackwardInput(
+        stream, {.dy = dy, .weight = dense.get(), .dx = before.dy, .before = before.y});
+  }
+  Status SparseBackwardTo(Layer& before) {
+    return kernels::SparseBackwardInput(
+        stream, {.dy = dy, .weight = sparse.get(), .dx = before.dy, .before = before.y});
   }
   Status DenseBackwardWeight() {
     return kernels::LinearBackwardWeight(stream, {.x = x, .dy = dy, .dweight = dweight});
@@ -305,23 +316,14 @@ class Bench {
   }
 
   Status Ffn(int64_t width, Layer& up, Layer& down) {
-    const auto gelu = [&]() -> Status {
-      return kernels::GeluForward(context_.stream, {up.y, down.x, kernels::GeluForm::kTanh});
-    };
-    const auto gelu_backward = [&]() -> Status {
-      return kernels::GeluBackward(context_.stream,
-                                   {.dy = down.dx, .x = up.y, .dx = up.dy, .y = {}});
-    };
     const Work dense = [&]() -> Status {
       for (Layer* layer : {&up, &down}) {
         WEFT_RETURN_IF_ERROR(layer->dense->Pack(context_.stream, layer->weight));
       }
-      WEFT_RETURN_IF_ERROR(up.DenseForward());
-      WEFT_RETURN_IF_ERROR(gelu());
+      WEFT_RETURN_IF_ERROR(up.DenseForward(down.x));
       WEFT_RETURN_IF_ERROR(down.DenseForward());
       WEFT_RETURN_IF_ERROR(down.DenseBackwardWeight());
-      WEFT_RETURN_IF_ERROR(down.DenseBackwardInput());
-      WEFT_RETURN_IF_ERROR(gelu_backward());
+      WEFT_RETURN_IF_ERROR(down.DenseBackwardTo(up));
       WEFT_RETURN_IF_ERROR(up.DenseBackwardWeight());
       return up.DenseBackwardInput();
     };
@@ -329,12 +331,10 @@ class Bench {
       for (Layer* layer : {&up, &down}) {
         WEFT_RETURN_IF_ERROR(layer->sparse->Pack(context_.stream, layer->weight));
       }
-      WEFT_RETURN_IF_ERROR(up.SparseForward());
-      WEFT_RETURN_IF_ERROR(gelu());
+      WEFT_RETURN_IF_ERROR(up.SparseForward(down.x));
       WEFT_RETURN_IF_ERROR(down.SparseForward());
       WEFT_RETURN_IF_ERROR(down.EstimatedBackwardWeight());
-      WEFT_RETURN_IF_ERROR(down.SparseBackwardInput());
-      WEFT_RETURN_IF_ERROR(gelu_backward());
+      WEFT_RETURN_IF_ERROR(down.SparseBackwardTo(up));
       WEFT_RETURN_IF_ERROR(up.EstimatedBackwardWeight());
       return up.SparseBackwardInput();
     };

@@ -81,15 +81,15 @@ Status PrunedProducts::Forward(Context& context, const Tensor& x, const Tensor& 
                                const GeluValue& active, const ForwardUse& use) const {
   if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, use);
   const bool adds_bias = layer_.adds_bias && layer_.bias >= 0;
-  WEFT_RETURN_IF_ERROR(kernels::SparseForward(
+  return kernels::SparseForward(
       context.stream,
       {.x = x,
        .weight = sparse_.get(),
        .bias = adds_bias ? layer_.parameters->stacked_operand(layer_.bias, layer_.outputs)
                          : TensorView(),
-       .y = y}));
-  if (!active.value) return OkStatus();
-  return kernels::GeluForward(context.stream, {y, active.value, active.form});
+       .y = y,
+       .active = active.value,
+       .gelu = active.form});
 }
 
 Result<OutputGradient> PrunedProducts::Prepare(Context& context, Tensor dy,
@@ -100,10 +100,12 @@ Result<OutputGradient> PrunedProducts::Prepare(Context& context, Tensor dy,
 Status PrunedProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                      const Tensor& before, const GeluValue& active) const {
   if (sparse_ == nullptr) return dense_.InputGradient(context, dy, dx, before, active);
-  WEFT_RETURN_IF_ERROR(kernels::SparseBackwardInput(
-      context.stream, {.dy = dy.dy, .weight = sparse_.get(), .dx = dx}));
-  if (!before) return OkStatus();
-  return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
+  return kernels::SparseBackwardInput(context.stream, {.dy = dy.dy,
+                                                       .weight = sparse_.get(),
+                                                       .dx = dx,
+                                                       .before = before,
+                                                       .active = active.value,
+                                                       .gelu = active.form});
 }
 
 Status PrunedProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,

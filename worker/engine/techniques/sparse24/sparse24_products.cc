@@ -206,15 +206,15 @@ Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor
   if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, use);
   const LinearLayer& layer = layer_->layer();
   const bool adds_bias = layer.adds_bias && layer.bias >= 0;
-  WEFT_RETURN_IF_ERROR(kernels::SparseForward(
+  return kernels::SparseForward(
       context.stream,
       {.x = x,
        .weight = sparse_.get(),
        .bias =
            adds_bias ? layer.parameters->stacked_operand(layer.bias, layer.outputs) : TensorView(),
-       .y = y}));
-  if (!active.value) return OkStatus();
-  return kernels::GeluForward(context.stream, {y, active.value, active.form});
+       .y = y,
+       .active = active.value,
+       .gelu = active.form});
 }
 
 namespace {
@@ -295,10 +295,13 @@ Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, co
 Status Sparse24Products::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                        const Tensor& before, const GeluValue& active) const {
   if (sparse_ == nullptr) return dense_.InputGradient(context, dy, dx, before, active);
-  WEFT_RETURN_IF_ERROR(kernels::SparseBackwardInput(
-      context.stream, {.dy = dy.dy, .weight = (backward_ ? backward_ : sparse_).get(), .dx = dx}));
-  if (!before) return OkStatus();
-  return kernels::GeluBackward(context.stream, {dx, before, dx, active.value, active.form});
+  return kernels::SparseBackwardInput(context.stream,
+                                      {.dy = dy.dy,
+                                       .weight = (backward_ ? backward_ : sparse_).get(),
+                                       .dx = dx,
+                                       .before = before,
+                                       .active = active.value,
+                                       .gelu = active.form});
 }
 
 // What the masks of slope leave out never counts, in the norm of the gradients neither.
