@@ -90,21 +90,20 @@ TEST_P(GoldenTokenizer, ReadsBackItsContent) {
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, GoldenTokenizer,
-                         ::testing::Values("bert.json", "bert_cased.json", "bert.vocab.txt",
-                                           "bert_cased.vocab.txt", "wordpiece_parts.json",
-                                           "t5.json", "xlmr.json", "unigram_bytes.json",
-                                           "unigram.model", "bpe.model", "unigram_added",
-                                           "defined_unigram.model", "defined_bpe.model",
-                                           "defined_spaces.model", "llama_first", "llama_no_prefix",
-                                           "t5_first", "llama2_chat", "llama2.json", "qwen2.json",
-                                           "neox.json", "smollm.json", "o200k.json", "possessive.json", "roberta",
-                                           "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           for (char& c : name) c = c == '.' || c == '/' ? '_' : c;
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Files, GoldenTokenizer,
+    ::testing::Values("bert.json", "bert_cased.json", "bert.vocab.txt", "bert_cased.vocab.txt",
+                      "wordpiece_parts.json", "t5.json", "xlmr.json", "unigram_bytes.json",
+                      "unigram.model", "bpe.model", "unigram_added", "defined_unigram.model",
+                      "defined_bpe.model", "defined_spaces.model", "llama_first", "llama_no_prefix",
+                      "t5_first", "llama2_chat", "llama2.json", "qwen2.json", "neox.json",
+                      "smollm.json", "o200k.json", "possessive.json", "roberta", "llama3_chat",
+                      "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
+    [](const auto& test) {
+      std::string name = test.param;
+      for (char& c : name) c = c == '.' || c == '/' ? '_' : c;
+      return name;
+    });
 
 TEST(TokenizerFiles, SayWhatStandsAroundTexts) {
   const Tokenizer bert = Load("bert.json");
@@ -160,6 +159,9 @@ TEST(TokenizerFiles, SayWhatStandsAroundTexts) {
   const Tokenizer roberta = Load("roberta");
   EXPECT_THAT(roberta.form(true).middle, ElementsAre(2, 2));
   EXPECT_EQ(roberta.mask(), 4);
+  const Tokenizer llama3 = Load("llama3_chat");
+  EXPECT_THAT(llama3.model_form(false).begin, ElementsAre(360));
+  EXPECT_THAT(llama3.roles().stops, ElementsAre(365, 361, 364));
 }
 
 TEST(TokenizerFiles, TakeSpecialTokensFromTrustedTextOnly) {
