@@ -178,7 +178,7 @@ Batch TextRow(const Tokenizer& tokenizer, const ModelSpec& model,
 
 /// An image of the model's size; or of twice that, whose border is plain and all else multiples of
 /// 64: halved by the triangle filter it is whole numbers, which no two libraries round differently.
-Image Picture(const ModelSpec& model, bool larger, int number) {
+Image MadeUpImage(const ModelSpec& model, bool larger, int number) {
   const int64_t side = larger ? 2 * model.image_size : model.image_size;
   Image image{side, side, model.image_channels, {}};
   int64_t i = 0;
@@ -197,7 +197,7 @@ Image Picture(const ModelSpec& model, bool larger, int number) {
 }
 
 /// What the model reads of an image.
-Batch PictureRow(const ModelSpec& model, const Image& image) {
+Batch ImageRow(const ModelSpec& model, const Image& image) {
   const Image fitted =
       image.width == model.image_size ? image : ResizeSquare(image, model.image_size);
   const int64_t patches = model.image_size / model.patch_size;
@@ -367,8 +367,8 @@ TEST_P(ExportsTest, AreTheSameModelAndTokenizerWhenImported) {
   };
   if (c.texts == 0) {
     for (int number = 0; number < 3; ++number) {
-      const Image image = Picture(spec, c.resized, number);
-      record({{"pixels", image.pixels}, {"channels", image.channels}}, PictureRow(spec, image));
+      const Image image = MadeUpImage(spec, c.resized, number);
+      record({{"pixels", image.pixels}, {"channels", image.channels}}, ImageRow(spec, image));
     }
   } else {
     const Result<Tokenizer> reread = Tokenizer::Load(env, hf);

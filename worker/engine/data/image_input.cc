@@ -8,6 +8,7 @@
 
 #include "common/formats/image.h"
 #include "common/hash.h"
+#include "common/text.h"
 #include "worker/engine/data/class_order.h"
 #include "worker/engine/data/dataset_input.h"
 
@@ -201,7 +202,7 @@ class FolderInput : public DatasetInput {
     }
     for (const PictureFile& file : validation_) {
       if (!classes.contains(file.label)) {
-        return InvalidError("the class \"" + file.label + "\" of " + file.path +
+        return InvalidError("the class \"" + ClipText(file.label) + "\" of " + file.path +
                             " is not in the training data");
       }
     }
