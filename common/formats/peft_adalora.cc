@@ -9,6 +9,7 @@
 #include "common/formats/peft_config.h"
 #include "common/formats/peft_fields.h"
 #include "common/model/parameter_list.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -91,15 +92,15 @@ Result<KeptRanks> KeptRanksFrom(const Json& config, const ModelSpec& model) {
     const size_t end = name.rfind(kDiagonal);
     const std::string layer = name.substr(0, end);
     if (end == std::string::npos || !layers.contains(layer)) {
-      return InvalidError(std::string(kPeftConfigName) + " has " + key + " for " + name +
-                          ", which is no layer with an adapter");
+      return InvalidError(std::string(kPeftConfigName) + " has " + key + " for " +
+                          ClipText(name, 200) + ", which is no layer with an adapter");
     }
     const bool fits =
         flags.is_array() && flags.size() == ranks &&
         std::all_of(flags.begin(), flags.end(), [](const Json& flag) { return flag.is_boolean(); });
     if (!fits) {
-      return InvalidError(std::string(kPeftConfigName) + " has " + key + " for " + name +
-                          ", which is no list of " + std::to_string(ranks) +
+      return InvalidError(std::string(kPeftConfigName) + " has " + key + " for " +
+                          ClipText(name, 200) + ", which is no list of " + std::to_string(ranks) +
                           " times true or false, one for each rank of init_r");
     }
     std::vector<bool>& own = kept[layer];

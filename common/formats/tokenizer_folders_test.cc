@@ -256,7 +256,7 @@ TEST(TokenizerFolder, TakesTheJsonWhereTheIdsOfTheModelAreOthers) {
   EXPECT_THAT(Refusal(named), HasSubstr("tokenizer.json and spiece.model disagree"));
   named["tokenizer_config.json"] = R"({"tokenizer_class": "PegasusTokenizer"})";
   EXPECT_EQ(Loaded(named).kind(), "Unigram");
-  // Where the json is not supported the model is not taken for it.
+  // Where the json is not supported the model is not read in its place.
   json["normalizer"] = {{"type", "Nmt"}};
   EXPECT_THAT(Refusal({{"tokenizer.json", json.dump()}, {"sentencepiece.bpe.model", model}}),
               HasSubstr("Nmt"));

@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "unigram.model", "bpe.model", "unigram_added", "defined_unigram.model",
                       "defined_bpe.model", "defined_spaces.model", "llama_first", "llama_no_prefix",
                       "t5_first", "llama2_chat", "llama2.json", "qwen2.json", "neox.json",
-                      "smollm.json", "o200k.json", "possessive.json", "roberta",
+                      "smollm.json", "o200k.json", "possessive.json", "roberta", "llama3_chat",
                       "llama3/ranks.tiktoken", "cl100k/cl100k.tiktoken"),
     [](const auto& test) {
       std::string name = test.param;
@@ -159,6 +159,9 @@ TEST(TokenizerFiles, SayWhatStandsAroundTexts) {
   const Tokenizer roberta = Load("roberta");
   EXPECT_THAT(roberta.form(true).middle, ElementsAre(2, 2));
   EXPECT_EQ(roberta.mask(), 4);
+  const Tokenizer llama3 = Load("llama3_chat");
+  EXPECT_THAT(llama3.model_form(false).begin, ElementsAre(360));
+  EXPECT_THAT(llama3.roles().stops, ElementsAre(365, 361, 364));
 }
 
 TEST(TokenizerFiles, TakeSpecialTokensFromTrustedTextOnly) {

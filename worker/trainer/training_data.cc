@@ -15,6 +15,7 @@
 #include "common/spec/local_steps.h"
 #include "common/spec/micro_batch_order.h"
 #include "common/spec/model_family.h"
+#include "common/text.h"
 #include "worker/engine/data/batch_warmup.h"
 #include "worker/engine/data/context_chunks.h"
 #include "worker/engine/data/image_loader.h"
@@ -103,7 +104,8 @@ Result<std::unique_ptr<BatchSource>> NewSource(const engine::Dataset& dataset,
 std::string Joined(const std::vector<std::string>& names) {
   constexpr size_t kShown = 5;
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) text += (i ? ", " : "") + names[i];
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += (i ? ", " : "") + ClipText(names[i]);
   return text + (names.size() > kShown ? ", ..." : "");
 }
 
@@ -137,7 +139,8 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
     return std::find(head.class_names.begin(), head.class_names.end(), name) ==
            head.class_names.end();
   });
-  return InvalidError("the class \"" + (unknown == of_data.end() ? of_data.front() : *unknown) +
+  return InvalidError("the class \"" +
+                      ClipText(unknown == of_data.end() ? of_data.front() : *unknown) +
                       "\" of the data (" + Joined(of_data) + ") is none of the model in " +
                       model.import_path + " (" + Joined(head.class_names) +
                       "); hint: labels that are names of the model's, or numbers in its order");

@@ -377,6 +377,40 @@ def possessive():
     record_hf("possessive.json", tokenizer, MIXED_TEXTS)
 
 
+def llama3_chat():
+    """A Llama 3 that answers, as it is imported: its tokenizer.json begins texts, three tokens end them,
+    and a token for each turn of its chat template is one of these."""
+    tokenizer = trained_bytes(split_bytes(LLAMA3), 360)
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
+               "<|eot_id|>"]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    ids = [tokenizer.token_to_id(t) for t in special]
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A",
+                                      pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+                                      special_tokens=[(special[0], ids[0])])])
+    path = FOLDER / "llama3_chat"
+    path.mkdir(exist_ok=True)
+    (path / "tokenizer.json").write_text(tokenizer.to_str(pretty=True) + "\n")
+    write_json(path / "tokenizer_config.json", {
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": special[0], "eos_token": special[5],
+        "clean_up_tokenization_spaces": True, "model_input_names": ["input_ids", "attention_mask"],
+        "chat_template":
+            "{{- bos_token }}"
+            "{%- for message in messages %}"
+            "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim"
+            " + '<|eot_id|>' }}"
+            "{%- endfor %}"
+            "{%- if add_generation_prompt %}"
+            "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+            "{%- endif %}"})
+    ends = {"bos_token_id": ids[0], "eos_token_id": [ids[1], ids[4], ids[5]]}
+    write_json(path / "config.json", {"model_type": "llama", **ends})
+    write_json(path / "generation_config.json", {**ends, "do_sample": True, "temperature": 0.6, "top_p": 0.9})
+    record_plain("llama3_chat", tokenizer, TEXTS)
+
+
 def llama2():
     """BPE over characters: a space before the text, and bytes where there is no character."""
     special = ["<unk>", "<s>", "</s>"]
@@ -456,8 +490,8 @@ def bytes_to_unicode():
 
 
 KINDS = {"wordpiece": wordpiece, "sentencepieces": sentencepieces, "byte_bpes": byte_bpes,
-         "mixed_byte_bpes": mixed_byte_bpes, "possessive": possessive, "llama2": llama2,
-         "user_defined": user_defined, "prefix_switches": prefix_switches,
+         "mixed_byte_bpes": mixed_byte_bpes, "possessive": possessive,
+         "llama3_chat": llama3_chat, "llama2": llama2, "user_defined": user_defined, "prefix_switches": prefix_switches,
          "added_to_sentencepiece": added_to_sentencepiece}
 GOLDEN = HERE / "tokenizer_files.json"
 before = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}

@@ -202,7 +202,7 @@ class FolderInput : public DatasetInput {
     }
     for (const ImageFile& file : validation_) {
       if (!classes.contains(file.label)) {
-        return InvalidError("the class \"" + file.label + "\" of " + file.path +
+        return InvalidError("the class \"" + ClipText(file.label) + "\" of " + file.path +
                             " is not in the training data");
       }
     }

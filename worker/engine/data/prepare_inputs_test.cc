@@ -248,7 +248,11 @@ TEST(PrepareText, NamesWhatIsWrongWithLabels) {
   EXPECT_THAT(refusal("{\"text\":\"a\"}\n"), HasSubstr("no field \"label\""));
   EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":-1}\n"), HasSubstr("whole number from 0"));
   EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\",\"label\":\"x\"}\n"),
-              HasSubstr("some are names"));
+              HasSubstr("some are names, as \"x\""));
+  EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":1}\n"
+                      "{\"text\":\"a\",\"label\":\"\\u001b[2J\"}\n"),
+              HasSubstr("as \"?[2J\""))
+      << "a terminal would obey it";
   EXPECT_THAT(refusal("{\"text\":\"a\",\"label\":99999999}\n"), HasSubstr("too large"));
   JobSpec job =
       Bert(Write(folder + "/a.jsonl", "{\"text\":\"a\",\"label\":\"x\"}\n"), "classification");

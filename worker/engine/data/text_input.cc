@@ -255,8 +255,8 @@ class TextInput : public DatasetInput {
       WEFT_RETURN_IF_ERROR(WithBadLineHint(place.file->Read(place.index, content)));
       if (labels.names.empty()) labels.numbers = content.label_is_number;
       if (labels.numbers != content.label_is_number) {
-        return InvalidError("some labels are numbers and some are names, as \"" + content.label +
-                            "\"");
+        return InvalidError("some labels are numbers and some are names, as \"" +
+                            ClipText(content.label) + "\"");
       }
       labels.names.push_back(content.label);
     }
@@ -319,7 +319,7 @@ class TextInput : public DatasetInput {
     for (const std::string& name : labels.names) {
       auto it = classes.find(name);
       if (it == classes.end()) {
-        return InvalidError("the class \"" + name +
+        return InvalidError("the class \"" + ClipText(name) +
                             "\" of a validation document is not in the training data");
       }
       numbers.push_back(it->second);
