@@ -43,7 +43,7 @@ Status CheckWeights(Env& env, const AttemptSpec& spec) {
   if (spec.rank != 0 || grows || may_have_snapshots) return OkStatus();
   const Result<std::vector<engine::CheckpointInfo>> checkpoints =
       engine::ListCheckpoints(env, spec.run_dir);
-  // What is wrong with the run folder is told when it is opened.
+  // Faults of the run folder are reported when it is opened.
   if (!checkpoints.ok() || !checkpoints->empty()) return OkStatus();
   return CheckImportedWeights(env, spec.job, /*missing_is_error=*/true);
 }
