@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "cli/terminal_text.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 #include "coordinator/planner/calibration/calibration_report.h"
@@ -38,7 +39,7 @@ ExitCode Calibrate(const Session& session, const CalibrateOptions& options) {
   } else if (session.output == OutputFormat::kYaml) {
     std::cout << ToYaml(ToJson(*report));
   } else {
-    std::cout << planner::FormatCalibration(*report);
+    std::cout << ForTerminal(planner::FormatCalibration(*report));
   }
   return ExitCode::kOk;
 }

@@ -16,10 +16,8 @@
 #include "cli/job_file.h"
 #include "cli/output.h"
 #include "cli/phase_ledger.h"
-#include "cli/terminal_text.h"
 #include "cli/text_columns.h"
 #include "cli/time_ledger.h"
-#include "common/yaml.h"
 
 namespace weft::cli {
 namespace {
@@ -288,6 +286,10 @@ TEST(Follow, PlainViewPrintsEachStateOnceAndAFewSteps) {
   auto lines = std::count(text.begin(), text.end(), '\n');
   EXPECT_GE(lines, 20);
   EXPECT_LE(lines, 25);
+  v1::Job failed = JobAt(100, v1::FAILED);
+  failed.set_message("\x1b[2J");
+  view.Update(failed);
+  EXPECT_NE(out.str().find(": \xef\xbf\xbd[2J\n"), std::string::npos) << "text of a worker";
 }
 
 TEST(TimeText, NamesTheClassesThatTookTime) {
@@ -558,41 +560,6 @@ TEST(BareName, LeavesOutTheKindThatItIsAskedForAndNoOther) {
   for (const char* other : {"", "node-1", "worker", "workers/node-1", "job/node-1", "/node-1"}) {
     EXPECT_EQ(BareName("worker", other), other);
   }
-}
-
-TEST(TerminalText, KeepsTextAndReplacesWhatCommandsATerminal) {
-  EXPECT_EQ(ForTerminal("step 1\tloss 2\nGr\xc3\xb6\xc3\x9f"
-                        "e, 3 \xc2\xb5s"),
-            "step 1\tloss 2\nGr\xc3\xb6\xc3\x9f"
-            "e, 3 \xc2\xb5s");
-  EXPECT_EQ(ForTerminal("\x1b[2J\x1b]0;title\x07 100 %\r"),
-            "\xef\xbf\xbd[2J\xef\xbf\xbd]0;title\xef\xbf\xbd 100 %\xef\xbf\xbd");
-  EXPECT_EQ(ForTerminal("\x7f|\xc2\x9b"
-                        "31m|\xc2"),
-            "\xef\xbf\xbd|\xef\xbf\xbd"
-            "31m|\xc2");
-}
-
-TEST(Output, TablesAlignAndProgramsGetStableKeys) {
-  Listing listing{"Job", {{{"id", "a-1"}}}, {"job/a-1"}, Table({"ID", "STATE"}), Table({"ID"}),
-                  false};
-  listing.table.Add({"a-1", "RUNNING"});
-  std::ostringstream table, json, yaml, name;
-  Print(listing, OutputFormat::kTable, table);
-  EXPECT_EQ(table.str(), "ID   STATE\na-1  RUNNING\n");
-  Print(listing, OutputFormat::kName, name);
-  EXPECT_EQ(name.str(), "job/a-1\n");
-  Print(listing, OutputFormat::kJson, json);
-  Json list = Json::parse(json.str());
-  EXPECT_EQ(list["kind"], "JobList");
-  EXPECT_EQ(list["apiVersion"], "weft/v1");
-  EXPECT_EQ(list["items"][0]["id"], "a-1");
-  Print(listing, OutputFormat::kYaml, yaml);
-  EXPECT_EQ(ParseYaml(yaml.str(), "yaml")->value, list);
-  listing.single = true;
-  std::ostringstream one;
-  Print(listing, OutputFormat::kJson, one);
-  EXPECT_EQ(Json::parse(one.str())["id"], "a-1");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <utility>
 
+#include "cli/terminal_text.h"
 #include "common/hint.h"
 #include "common/json.h"
 
@@ -30,8 +31,8 @@ ExitCode Fail(const Session& session, const Status& status) {
     std::cout << error.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   } else {
     std::cout.flush();
-    std::cerr << "error: " << message << '\n';
-    if (!hint.empty()) std::cerr << "hint: " << hint << '\n';
+    std::cerr << "error: " << ForTerminal(message) << '\n';
+    if (!hint.empty()) std::cerr << "hint: " << ForTerminal(hint) << '\n';
   }
   return ExitCodeOf(status);
 }

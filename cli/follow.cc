@@ -10,6 +10,7 @@
 
 #include "cli/exit_code.h"
 #include "cli/output.h"
+#include "cli/terminal_text.h"
 #include "cli/text_columns.h"
 #include "cli/time_ledger.h"
 #include "common/spec/instruction_data.h"
@@ -225,8 +226,10 @@ void FollowView::PrintPlain(const v1::Job& job) {
   if (job.state() != last_state_ || job.message() != last_message_ || epoch != last_epoch_) {
     out_ << job.id() << ' ' << StateText(job);
     if (epoch > 1) out_ << " attempt " << epoch;
-    if (const std::string phase = PhaseText(job); !phase.empty()) out_ << ' ' << phase;
-    if (!job.message().empty()) out_ << ": " << job.message();
+    if (const std::string phase = PhaseText(job); !phase.empty()) {
+      out_ << ' ' << ForTerminal(phase);
+    }
+    if (!job.message().empty()) out_ << ": " << ForTerminal(job.message());
     out_ << '\n';
     last_state_ = job.state();
     last_message_ = job.message();
@@ -239,7 +242,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     out_ << kGap << RateText(p);
     if (p.eta_seconds() > 0) out_ << "  " << HumanDuration(p.eta_seconds()) << " left";
     out_ << '\n';
-    for (const std::string& line : PartLines(p)) out_ << kGap << line << '\n';
+    for (const std::string& line : PartLines(p)) out_ << kGap << ForTerminal(line) << '\n';
     next_step_ =
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;

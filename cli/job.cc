@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/follow.h"
@@ -153,7 +154,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
     return ExitCode::kOk;
   }
   const v1::Progress& p = job->progress();
-  std::ostream& out = std::cout;
+  std::ostringstream out;
   out << "job:         " << job->id() << "\nstate:       " << StateText(*job) << '\n';
   if (!job->message().empty()) out << "why:         " << job->message() << '\n';
   out << wait;
@@ -201,6 +202,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
   for (size_t end; (end = spec.find('\n', begin)) != std::string::npos; begin = end + 1) {
     out << "  " << spec.substr(begin, end - begin) << '\n';
   }
+  std::cout << ForTerminal(out.str());
   return ExitCode::kOk;
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "cli/terminal_text.h"
+#include "cli/text_columns.h"
 #include "common/yaml.h"
 
 namespace weft::cli {
@@ -17,22 +19,25 @@ const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats() {
 }
 
 void Table::Print(std::ostream& out) const {
-  std::vector<size_t> widths(header_.size());
-  auto measure = [&](const std::vector<std::string>& row) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  };
-  measure(header_);
-  for (const auto& row : rows_) measure(row);
-  auto print = [&](const std::vector<std::string>& row) {
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back(header_);
+  for (const std::vector<std::string>& row : rows_) {
+    std::vector<std::string>& shown = rows.emplace_back();
+    for (const std::string& cell : row) shown.push_back(ForTerminal(cell));
+  }
+  std::vector<int> widths(header_.size());
+  for (const std::vector<std::string>& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], CountColumns(row[i]));
+  }
+  for (const std::vector<std::string>& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       line += row[i];
-      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+      if (i + 1 == row.size()) break;
+      line.append(static_cast<size_t>(widths[i] - CountColumns(row[i]) + 2), ' ');
     }
     out << line << '\n';
-  };
-  print(header_);
-  for (const auto& row : rows_) print(row);
+  }
 }
 
 void Print(const Listing& listing, OutputFormat format, std::ostream& out) {

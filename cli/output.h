@@ -14,7 +14,8 @@ enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kHtml };
 /// Name of every format, for -o.
 const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats();
 
-/// Rows of text under a header, padded to columns; the last column is not padded.
+/// Rows of text under a header, padded to columns; the last column is not padded. Cells may be text
+/// of others (ForTerminal).
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}

@@ -9,6 +9,7 @@
 #include "cli/cluster_file.h"
 #include "cli/command.h"
 #include "cli/job_file.h"
+#include "cli/terminal_text.h"
 #include "common/env.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
@@ -86,7 +87,9 @@ ExitCode ShowPhases(const Session& session, const PlanOptions& options, const Jo
   }
   const auto plans = Ask<planner::PhasePlans>(session, options, job, planner::PlanPhases);
   if (!plans.ok()) return Fail(session, plans.status());
-  if (!PrintForPrograms(session, *plans)) std::cout << planner::FormatPhasePlans(*plans);
+  if (!PrintForPrograms(session, *plans)) {
+    std::cout << ForTerminal(planner::FormatPhasePlans(*plans));
+  }
   return ExitCode::kOk;
 }
 
@@ -131,9 +134,9 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   if (session.output == OutputFormat::kHtml) {
     std::cout << planner::HtmlReport(*explanation);
   } else {
-    std::cout << (options.query.measure > 0 ? planner::FormatMeasure(*explanation)
-                  : options.query.frontier  ? planner::FormatFrontier(*explanation)
-                                            : planner::FormatExplanation(*explanation));
+    std::cout << ForTerminal(options.query.measure > 0 ? planner::FormatMeasure(*explanation)
+                             : options.query.frontier  ? planner::FormatFrontier(*explanation)
+                                                       : planner::FormatExplanation(*explanation));
   }
   return ExitCode::kOk;
 }

@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/profile_table.h"
+#include "cli/terminal_text.h"
 #include "common/spec/spec_json.h"
 
 namespace weft::cli {
@@ -84,7 +85,8 @@ void PrintProfile(const trainer::ProfileReport& report, OutputFormat format, std
   PrintUse(report, out);
   out << report.steps << " steps from step " << report.first_step << " on " << report.ranks
       << (report.ranks == 1 ? " rank, " : " ranks (the table is of rank 0), ")
-      << HumanDuration(report.seconds_per_step) << " per step\ntrace: " << report.trace_path
+      << HumanDuration(report.seconds_per_step)
+      << " per step\ntrace: " << ForTerminal(report.trace_path)
       << "  (open it in https://ui.perfetto.dev or chrome://tracing)\n";
   if (report.dropped_events > 0) {
     out << report.dropped_events << " events are left out of the trace; record fewer steps\n";

@@ -2,8 +2,10 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "cli/command.h"
+#include "cli/terminal_text.h"
 #include "common/clock.h"
 #include "common/model/precision.h"
 #include "proto/convert.h"
@@ -100,7 +102,7 @@ ExitCode Describe(const Session& session, const std::string& name) {
     return ExitCode::kOk;
   }
   const v1::WorkerProfile& profile = worker->profile();
-  std::ostream& out = std::cout;
+  std::ostringstream out;
   out << "worker:      " << id << "\nstate:       " << StateText(*worker) << ", heard of "
       << HumanDuration(Clock::System().UnixSeconds() - worker->last_heartbeat_at()) << " ago\n"
       << "version:     " << worker->version()
@@ -125,18 +127,20 @@ ExitCode Describe(const Session& session, const std::string& name) {
       << "\nloopback:    " << RateText(profile.loopback_bytes_per_second())
       << "\nnetwork:     " << NetworkText(worker->network()) << " (" << NetworkReason(*worker)
       << ")\n";
-  if (worker->network().links_size() == 0) return ExitCode::kOk;
-  Table links({"TO MACHINE", "RATE", "LATENCY", "MEASURED"});
-  for (const v1::NetworkLink& link : worker->network().links()) {
-    if (link.error().empty()) {
-      links.Add({link.machine(), RateText(link.bytes_per_second()),
-                 FixedText(link.latency_seconds() * 1e6, 0) + " us",
-                 FormatTime(link.measured_at())});
-    } else {
-      links.Add({link.machine(), "-", "-", "not: " + link.error()});
+  if (worker->network().links_size() > 0) {
+    Table links({"TO MACHINE", "RATE", "LATENCY", "MEASURED"});
+    for (const v1::NetworkLink& link : worker->network().links()) {
+      if (link.error().empty()) {
+        links.Add({link.machine(), RateText(link.bytes_per_second()),
+                   FixedText(link.latency_seconds() * 1e6, 0) + " us",
+                   FormatTime(link.measured_at())});
+      } else {
+        links.Add({link.machine(), "-", "-", "not: " + link.error()});
+      }
     }
+    links.Print(out);
   }
-  links.Print(out);
+  std::cout << ForTerminal(out.str());
   return ExitCode::kOk;
 }
 

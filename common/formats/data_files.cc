@@ -5,6 +5,7 @@
 #include "common/formats/chat_template.h"
 #include "common/formats/documents.h"
 #include "common/formats/git_lfs.h"
+#include "common/formats/image.h"
 #include "common/formats/token_file.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
@@ -37,13 +38,38 @@ class DataChecker {
 
  private:
   Status CheckPath(const std::string& path) {
-    if (format_ == "idx" || format_ == "image_folder") return OkStatus();
+    if (format_ == "idx") return CheckIdx(path);
+    if (format_ == "image_folder") return CheckImageFolder(path);
     if (format_ == "megatron") {
       return TokenFile::Open(env_, path, TokenFileFormat::kMegatron).status();
     }
     WEFT_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(env_, {path}));
     for (const std::string& file : files) WEFT_RETURN_IF_ERROR(CheckFile(file));
     return OkStatus();
+  }
+
+  Status CheckIdx(const std::string& path) {
+    WEFT_ASSIGN_OR_RETURN(const std::string labels, IdxLabelsPath(path));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> images_shape, ShapeOf(path));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> labels_shape, ShapeOf(labels));
+    return CheckIdxPair(path, images_shape, labels_shape);
+  }
+
+  Result<std::vector<int64_t>> ShapeOf(const std::string& idx_path) {
+    WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, env_.MapFile(idx_path));
+    Result<std::vector<int64_t>> shape = ReadIdxShape(file->bytes());
+    if (!shape.ok()) return shape.status().WithContext(idx_path);
+    return shape;
+  }
+
+  /// Whether some class has an image.
+  Status CheckImageFolder(const std::string& folder) {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> classes, env_.ListDir(folder));
+    for (const std::string& label : classes) {
+      const Result<std::vector<std::string>> names = env_.ListDir(JoinPath(folder, label));
+      if (names.ok() && std::any_of(names->begin(), names->end(), IsImageName)) return OkStatus();
+    }
+    return NoImagesError(folder);
   }
 
   Status CheckFile(const std::string& path) {

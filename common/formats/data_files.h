@@ -32,8 +32,8 @@ struct DataCheckLimits {
 
 /// Looks for mistakes in the files of a job that can be seen in their beginnings: missing files,
 /// forms in doubt, lines that cannot be used (unless data.bad_lines is skip), files of tokens that
-/// are none, a chat template that cannot be parsed. kInvalid names the field, the file and the
-/// line.
+/// are none, IDX files without their labels, folders without images, a chat template that cannot be
+/// parsed. kInvalid names the field, the file and the line.
 Status CheckDataFiles(Env& env, const JobSpec& job, const DataCheckLimits& limits);
 
 }  // namespace weft

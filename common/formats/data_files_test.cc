@@ -116,6 +116,37 @@ TEST_F(DataFiles, APointerOfGitLfsIsNoData) {
   EXPECT_THAT(Refusal(job), HasSubstr("chat.jinja is a git-lfs pointer"));
 }
 
+TEST_F(DataFiles, ImagesAreLookedForInFoldersOfClasses) {
+  JobSpec job = Job(DirName(DirName(Write("data/texts/a.txt", "one"))));
+  job.model.family = "vit";
+  EXPECT_THAT(Refusal(job), HasSubstr("data.train[0]: " + folder_ + "/data holds no images"));
+  Write("data/b.png", "");
+  EXPECT_THAT(Refusal(job), HasSubstr("holds no images")) << "it has no class";
+  Write("data/cats/b.JPEG", "");
+  EXPECT_EQ(Refusal(job), "");
+  job.data.validation = {Write("v.txt", "two")};
+  EXPECT_THAT(Refusal(job), HasSubstr("data.validation[0]: "));
+}
+
+TEST_F(DataFiles, IdxFilesAreThereWithTheirLabels) {
+  const std::string images("\0\0\x08\3\0\0\0\2\0\0\0\1\0\0\0\1ab", 18);
+  const std::string labels("\0\0\x08\1\0\0\0\2\0\1", 10);
+  JobSpec job = Job(Write("train-images-idx3-ubyte", images));
+  job.model.family = "vit";
+  EXPECT_THAT(Refusal(job), HasSubstr("train-labels-idx1-ubyte"));
+  Write("train-labels-idx1-ubyte", labels);
+  EXPECT_EQ(Refusal(job), "");
+  Write("train-labels-idx1-ubyte", std::string("\0\0\x08\1\0\0\0\3\0\1\0", 11));
+  EXPECT_THAT(Refusal(job), HasSubstr("[2, 1, 1] and [3]"));
+  Write("train-labels-idx1-ubyte", labels.substr(0, 9));
+  EXPECT_THAT(Refusal(job), HasSubstr("train-labels-idx1-ubyte: the IDX file has 1 values"));
+  Write("train-images-idx3-ubyte", "text");
+  EXPECT_THAT(Refusal(job), HasSubstr("it is no IDX file"));
+  // What is compressed is read up to the shape alone.
+  job.data.train = {WEFT_SOURCE_DIR "/docs/examples/shapes-images-idx3-ubyte.gz"};
+  EXPECT_EQ(Refusal(job), "");
+}
+
 TEST_F(DataFiles, MissingFilesAreMistakesOfTheJob) {
   const JobSpec job = Job(folder_ + "/none.txt");
   EXPECT_THAT(Refusal(job), HasSubstr("data.train[0]: there is no file " + folder_));

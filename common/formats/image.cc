@@ -196,4 +196,14 @@ Image ResizeSquare(const Image& image, int64_t size) {
   return out;
 }
 
+bool IsImageName(std::string name) {
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
+}
+
+Status NoImagesError(const std::string& folder) {
+  return InvalidError(folder +
+                      " holds no images. hint: a folder for each class with .png or .jpg files");
+}
+
 }  // namespace weft

@@ -37,4 +37,23 @@ struct IdxFile {
 /// short or longer than its header says, or past 16 GiB.
 Result<IdxFile> ReadIdx(std::span<const std::byte> bytes);
 
+/// IdxFile::shape, for which no more than the header is read or decompressed. Errors as ReadIdx,
+/// which alone notices that a compressed file is cut short or too long.
+Result<std::vector<int64_t>> ReadIdxShape(std::span<const std::byte> bytes);
+
+/// The labels that belong to the images in `path`: X-labels-idx1-ubyte of X-images-idx3-ubyte.
+/// kInvalid when it is not named like that.
+Result<std::string> IdxLabelsPath(const std::string& path);
+
+/// Whether the file of images in `path` and that of its labels have the shapes of a pair: [images,
+/// height, width] and [images]. kInvalid otherwise.
+Status CheckIdxPair(const std::string& path, const std::vector<int64_t>& images,
+                    const std::vector<int64_t>& labels);
+
+/// Whether a file in a folder of images is one, by its name: .png, .jpg or .jpeg.
+bool IsImageName(std::string name);
+
+/// What to say of a folder of images that has none.
+Status NoImagesError(const std::string& folder);
+
 }  // namespace weft

@@ -105,6 +105,8 @@ TEST(ReadIdx, ReadsPlainAndCompressedFiles) {
     ASSERT_TRUE(file.ok()) << file.status().ToString();
     EXPECT_THAT(file->shape, ElementsAre(2, 3));
     EXPECT_THAT(file->values, ElementsAre('a', 'b', 'c', 'd', 'e', 'f'));
+    EXPECT_THAT(*ReadIdxShape(std::as_bytes(std::span(bytes))), ElementsAre(2, 3));
+    EXPECT_FALSE(ReadIdxShape(std::as_bytes(std::span(bytes).first(11))).ok());
     for (size_t size = 0; size < bytes.size(); ++size) {
       EXPECT_FALSE(ReadIdx(std::as_bytes(std::span(bytes).first(size))).ok()) << size;
     }
@@ -115,6 +117,9 @@ TEST(ReadIdx, ReadsPlainAndCompressedFiles) {
   EXPECT_THAT(refusal(plain + "g"), HasSubstr("7 values"));
   EXPECT_THAT(refusal("version https://git-lfs.github.com/spec/v1\n"),
               HasSubstr("the IDX file is a git-lfs pointer"));
+  const std::string longer = plain + "g";
+  EXPECT_THAT(ReadIdxShape(std::as_bytes(std::span(longer))).status().message(),
+              HasSubstr("7 values"));
   EXPECT_THAT(refusal(std::string("\0\0\x0d\1\0\0\0\0", 8)), HasSubstr("no IDX"));
   EXPECT_THAT(refusal(std::string("\0\0\x08\3\xff\xff\xff\xff\xff\xff\xff\xff\0\0\1\1", 16)),
               HasSubstr("too large"));
@@ -123,7 +128,17 @@ TEST(ReadIdx, ReadsPlainAndCompressedFiles) {
     std::string bytes = packed;
     bytes[random.Below(bytes.size())] = static_cast<char>(random.Below(256));
     (void)ReadIdx(std::as_bytes(std::span(bytes)));
+    (void)ReadIdxShape(std::as_bytes(std::span(bytes)));
   }
+}
+
+TEST(ReadIdx, LabelsAreFoundByTheNameOfTheImages) {
+  EXPECT_EQ(*IdxLabelsPath("/data/train-images-idx3-ubyte.gz"), "/data/train-labels-idx1-ubyte.gz");
+  EXPECT_THAT(IdxLabelsPath("/images/a.idx").status().message(), HasSubstr("is not named like"));
+  EXPECT_TRUE(CheckIdxPair("x", {20, 4, 4}, {20}).ok());
+  EXPECT_THAT(CheckIdxPair("x", {20, 4, 4}, {21}).message(), HasSubstr("[20, 4, 4] and [21]"));
+  EXPECT_FALSE(CheckIdxPair("x", {20, 16}, {20}).ok());
+  EXPECT_FALSE(CheckIdxPair("x", {20, 4, 0}, {20}).ok());
 }
 
 }  // namespace

@@ -85,6 +85,17 @@ Status MissingFileError(Env& env, const std::string& folder, const std::string& 
                       "; hint: the folder must hold config.json and the weights as safetensors");
 }
 
+bool HoldsWeights(Env& env, const std::string& folder) {
+  const Result<std::vector<std::string>> names = env.ListDir(folder);
+  if (!names.ok()) return false;
+  const std::vector<OtherForm> forms = OtherForms();  // model.safetensors ends like one of them
+  return std::any_of(names->begin(), names->end(), [&](const std::string& name) {
+    return name.ends_with(".safetensors.index.json") ||
+           std::any_of(forms.begin(), forms.end(),
+                       [&](const OtherForm& form) { return form.matches(name); });
+  });
+}
+
 Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder) {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> names, env.ListDir(folder));
   std::sort(names.begin(), names.end());

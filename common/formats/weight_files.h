@@ -12,6 +12,9 @@ namespace weft {
 /// index, a LoRA adapter, GGUF, ...) and, after "hint:", how to convert them.
 Status MissingFileError(Env& env, const std::string& folder, const std::string& wanted);
 
+/// Whether there are weights in the folder, in a form that is read or in another known one.
+bool HoldsWeights(Env& env, const std::string& folder);
+
 /// Content hash of the names and the bytes of the weight files in `folder`, which shows whether
 /// they have changed. Faster than a hash of their values.
 Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder);

@@ -129,6 +129,12 @@ TEST_F(ApiTest, AModelThatCannotBeImportedIsRefusedWithTheFolderAndTheReason) {
             "model in " +
                 start);
   spec.mutable_train()->set_sequence_length(24);
+  const std::string pickle = (dir_ / "pickle").string();
+  std::filesystem::create_directories(pickle);
+  std::filesystem::copy(start + "/config.json", pickle);
+  std::filesystem::copy(start + "/model.safetensors", pickle + "/pytorch_model.bin");
+  EXPECT_THAT(refusal(pickle), HasSubstr("PyTorch pickles (pytorch_model.bin)"));
+  spec.mutable_model()->set_import_path(start);
   EXPECT_TRUE(Submit(spec, "x", response).ok()) << "nothing was stored under this request id";
   EXPECT_EQ(response.job().spec().model().width(), 32);
 }

@@ -171,6 +171,34 @@ TEST_F(RetentionTest, OldJobsGoWithTheirFoldersAndExportsStay) {
   EXPECT_THAT(DeletedEvent(exported), HasSubstr("is kept, because it holds"));
 }
 
+TEST_F(RetentionTest, OfManyEventsTheNewestStay) {
+  ServiceOptions options;
+  options.run_root = root_;
+  options.retention.events_per_job = 2;
+  service_.reset();
+  service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, options);
+  ASSERT_TRUE(service_->Start().ok());
+  const std::string id = EndedJob();
+  Transaction change;
+  for (const char* text : {"one", "two", "three", "four"}) {
+    change.events.push_back({id, 0, clock_.UnixSeconds(), "note", text});
+  }
+  ASSERT_TRUE(CommitAndWait(*store_, change).ok());
+  const auto texts = [&] {
+    std::vector<std::string> list;
+    const auto events = store_->ListEvents(id);
+    for (const EventRecord& event : *events) list.push_back(event.text);
+    return list;
+  };
+  EXPECT_GT(texts().size(), 4u);
+  for (int i = 0; i < 2000 && texts().size() > 2; ++i) {
+    if (i % 100 == 0) PassHours(1);  // as in IsGone
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_THAT(texts(), ElementsAre("three", "four"));
+  EXPECT_TRUE(service_->Get(id).ok()) << "the job stays";
+}
+
 TEST_F(RetentionTest, AUserIsToldWhyAFolderIsNotDeletedAndKeepsTheJob) {
   const std::string id = EndedJob();
   std::filesystem::create_directories(root_ / id / "hf");

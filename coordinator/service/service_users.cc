@@ -8,6 +8,7 @@
 #include "common/formats/added_network.h"
 #include "common/formats/data_files.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/imported_weights.h"
 #include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
@@ -20,8 +21,9 @@ namespace {
 constexpr int kSuffixLength = 5;
 constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
 /// Of files that are here, a little: the caller waits. Workers may have others.
+constexpr bool kMissingIsError = false;
 constexpr DataCheckLimits kDataCheck = {
-    .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = false};
+    .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = kMissingIsError};
 
 /// Five characters that are hard to mistake for each other.
 std::string RandomSuffix() {
@@ -80,6 +82,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.queue = spec.scheduling.queue;
   job.priority = spec.scheduling.priority;
   if (status.ok()) status = ResolveImport(job.spec);
+  if (status.ok()) status = CheckImportedWeights(Env::Posix(), job.spec, kMissingIsError);
   if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
   if (status.ok()) status = CheckScheduling(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {

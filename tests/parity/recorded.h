@@ -79,7 +79,7 @@ inline Batch RecordedTexts(const std::string& family) {
   return batch;
 }
 
-inline Batch RecordedPictures(const std::string& family) {
+inline Batch RecordedImages(const std::string& family) {
   Batch batch;
   batch.sequences = 3;
   batch.length = 10;  // nine patches and the class
@@ -92,7 +92,7 @@ inline Batch RecordedPictures(const std::string& family) {
 }
 
 inline Batch RecordedBatch(const std::string& family) {
-  if (family == "vit") return RecordedPictures(family);
+  if (family == "vit") return RecordedImages(family);
   if (family.starts_with("bert")) return RecordedTexts(family);
   Batch batch;
   batch.sequences = 3;

@@ -1,8 +1,12 @@
 #include "worker/trainer/run_attempt.h"
 
+#include <vector>
+
 #include "common/formats/added_network.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/imported_weights.h"
 #include "common/memory_errors.h"
+#include "worker/engine/checkpoint/catalog.h"
 #include "worker/trainer/attempt.h"
 
 namespace weft::trainer {
@@ -29,6 +33,19 @@ Status BeforeTraining(Status status) {
 Status OfImport(Status status) {
   if (status.code() != StatusCode::kCorrupt) return BeforeTraining(std::move(status));
   return InvalidError(status.message() + "; hint: copy or export the folder again");
+}
+
+/// Whether weights that this rank is to import can be read: their headers. Preparing the data may
+/// take hours, so it is found before. An attempt that resumes imports nothing.
+Status CheckWeights(Env& env, const AttemptSpec& spec) {
+  const bool grows = !spec.start.run_dir.empty();
+  const bool may_have_snapshots = spec.epoch > 1 && spec.job.checkpoint.peer_every_steps > 0;
+  if (spec.rank != 0 || grows || may_have_snapshots) return OkStatus();
+  const Result<std::vector<engine::CheckpointInfo>> checkpoints =
+      engine::ListCheckpoints(env, spec.run_dir);
+  // Faults of the run folder are reported when it is opened.
+  if (!checkpoints.ok() || !checkpoints->empty()) return OkStatus();
+  return CheckImportedWeights(env, spec.job, /*missing_is_error=*/true);
 }
 
 /// Once training runs, what the user gave has proved good.
@@ -69,6 +86,7 @@ Result<AttemptOutcome> RunAttempt(Env& env, const AttemptSpec& spec, Reporter& r
     return OfImport(status);
   }
   WEFT_RETURN_IF_ERROR(ResolveAddedNetwork(env, resolved.job));
+  WEFT_RETURN_IF_ERROR(CheckWeights(env, resolved));
   Result<TrainingData> data = CatchExhaustion(
       "opening the training data", [&] { return OpenTrainingData(env, resolved, search); });
   if (!data.ok()) return BeforeTraining(data.status());

@@ -115,6 +115,15 @@ TEST_F(TrainerImportTest, ALaterAttemptResumesAndImportsNothing) {
   EXPECT_EQ(Curve(spec), Curve(undisturbed));
 }
 
+TEST_F(TrainerImportTest, WeightsThatCannotBeReadAreRefusedBeforeTheDataArePrepared) {
+  const std::string copy = CopyOfTheFolder("pickle");
+  std::filesystem::rename(copy + "/model.safetensors", copy + "/pytorch_model.bin");
+  const FailedMessage failed = Fail(Import("pickled", copy), kExitUserError);
+  EXPECT_EQ(failed.code, "INVALID");
+  EXPECT_THAT(failed.message, HasSubstr("PyTorch pickles (pytorch_model.bin)"));
+  EXPECT_FALSE(env_.FileExists(root_ + "/cache"));
+}
+
 TEST_F(TrainerImportTest, AFolderThatDoesNotFitIsRefusedBeforeTraining) {
   auto refuse = [&](const AttemptSpec& spec) {
     const FailedMessage failed = Fail(spec, kExitUserError);

@@ -105,26 +105,11 @@ class IdxInput : public DatasetInput {
 
   Status OpenPairs(Env& env, const std::vector<std::string>& paths, std::vector<IdxPair>& pairs) {
     for (const std::string& path : paths) {
-      std::string name = BaseName(path);
-      auto replace = [&](const std::string& from, const std::string& to) {
-        if (size_t at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
-      };
-      replace("images", "labels");
-      replace("idx3", "idx1");
-      if (name == BaseName(path)) {
-        return InvalidError(path +
-                            " is not named like images-idx3-ubyte, so its labels are not "
-                            "found");
-      }
+      WEFT_ASSIGN_OR_RETURN(const std::string labels, IdxLabelsPath(path));
       IdxPair pair{path, "", {}, {}};
       WEFT_ASSIGN_OR_RETURN(pair.images, Read(env, path, pair.hash));
-      WEFT_ASSIGN_OR_RETURN(pair.labels, Read(env, JoinPath(DirName(path), name), pair.hash));
-      const std::vector<int64_t>& shape = pair.images.shape;
-      if (shape.size() != 3 || pair.labels.shape.size() != 1 || shape[0] != pair.labels.shape[0] ||
-          shape[1] == 0 || shape[2] == 0) {
-        return InvalidError(path + " and " + name +
-                            " are not [images, height, width] and [images]");
-      }
+      WEFT_ASSIGN_OR_RETURN(pair.labels, Read(env, labels, pair.hash));
+      WEFT_RETURN_IF_ERROR(CheckIdxPair(path, pair.images.shape, pair.labels.shape));
       pairs.push_back(std::move(pair));
     }
     return OkStatus();
@@ -214,11 +199,6 @@ class FolderInput : public DatasetInput {
  private:
   FolderInput(Env& env, const JobSpec& job) : env_(env), job_(job) {}
 
-  static bool IsImageFile(const std::string& file) {
-    const std::string name = AsciiLowerCase(file);
-    return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg");
-  }
-
   /// Lists the images of folders of classes; returns names and content hashes.
   Result<Json> FindFiles(const std::vector<std::string>& folders,
                          std::vector<ImageFile>& files) const {
@@ -231,17 +211,13 @@ class FolderInput : public DatasetInput {
         Result<std::vector<std::string>> names = env_.ListDir(inner);
         if (!names.ok()) continue;  // a file next to the folders
         for (const std::string& name : *names) {
-          if (!IsImageFile(name)) continue;
+          if (!IsImageName(name)) continue;
           files.push_back({JoinPath(inner, name), label});
           WEFT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, env_.MapFile(files.back().path));
           key.push_back({label, HashHex(file->bytes())});
         }
       }
-      if (files.size() == before) {
-        return InvalidError(folder +
-                            " holds no images. hint: a folder for each class with .png or .jpg "
-                            "files");
-      }
+      if (files.size() == before) return NoImagesError(folder);
     }
     return key;
   }
