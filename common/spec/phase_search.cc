@@ -48,14 +48,16 @@ Status CheckChoices(const PhaseSearchSpec& search, const ModelSpec& model, size_
   }
   const bool positive =
       std::all_of(layers.begin(), layers.end(), [](int64_t count) { return count > 0; });
-  if (!positive || !AllDifferent(layers) || PhaseSizes(search, model).size() < 3) {
-    return InvalidError(FieldOf(phase, "layers") +
-                        " must be three or more different numbers from 1 on, or fewer that make "
-                        "three or more choices with search.image_sizes: any power of the time goes "
-                        "through the losses of two");
-  }
   WEFT_RETURN_IF_ERROR(CheckLargest(layers, model.layers, phase, "layers", "layers"));
-  return CheckLargest(images, model.image_size, phase, "image_sizes", "pixels a side");
+  WEFT_RETURN_IF_ERROR(
+      CheckLargest(images, model.image_size, phase, "image_sizes", "pixels a side"));
+  if (!positive || !AllDifferent(layers) || PhaseSizes(search, model).size() < 3) {
+    return InvalidError(FieldOf(phase, layers.empty() ? "image_sizes" : "layers") +
+                        " must be three or more different numbers from 1 on, or fewer that make "
+                        "three or more choices of layers and image_sizes together: any power of "
+                        "the time goes through the losses of two");
+  }
+  return OkStatus();
 }
 
 /// How the model grows into the phase and out of the next, and in which way sizes return. Rows of

@@ -114,7 +114,7 @@ TEST(PhaseSearch, RefusesSizesOfImagesThatAreNoChoice) {
   EXPECT_THAT(error({32, 32}), HasSubstr("must be different multiples"));
   EXPECT_THAT(error({16, 24}), HasSubstr("has at most 24, and the phase has 32 pixels a side"));
   EXPECT_THAT(Error([](JobSpec& j) { j.phases[0].search.layers.clear(); }, ImageSearch()),
-              HasSubstr("three or more choices with search.image_sizes"));
+              HasSubstr("three or more choices of layers and image_sizes"));
   EXPECT_THAT(Error([](JobSpec& j) { j.phases[1].growth.method = "ligo"; }, ImageSearch()),
               HasSubstr("does not go with growth.method ligo of the next phase"));
   EXPECT_THAT(Error([](JobSpec& j) {

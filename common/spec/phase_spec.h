@@ -101,12 +101,14 @@ struct PhaseSearchSpec {
     visit(Field("layers",
                 "Numbers of blocks to choose from, the largest that of the phase; empty: all have "
                 "those of the phase. With image_sizes there are three or more choices: each number "
-                "of blocks with each size."),
+                "of blocks with each size.")
+              .Range(0, 16),
           self.layers);
     visit(Field("image_sizes",
                 "Sides of images to choose from (vit), the largest that of the phase; empty: all "
                 "have that of the phase.")
-              .Unit("pixels"),
+              .Unit("pixels")
+              .Range(0, 16),
           self.image_sizes);
   }
 };

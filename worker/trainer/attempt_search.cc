@@ -101,13 +101,15 @@ Result<AttemptOutcome> Attempt::FinishSearch() {
   choice.tokens = counters.tokens;
   choice.training_flops = FlopsOfSearch(choice.candidates) + fit_flops_;
   choice.seconds = SecondsSince(begin_);
+  // Before the choice is there, which ends the search for those that start again: a later search
+  // would find them.
+  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   std::string text;
   if (first_rank()) {
     Event("info", ChoiceText(choice));
     WEFT_RETURN_IF_ERROR(SaveSizeChoice(env_, spec_.run_dir, choice));
     text = ToJson(choice).dump();
   }
-  if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   // No rank goes on before the choice is there for those that start again.
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> choices, group_->AllGather(text));
   WEFT_ASSIGN_OR_RETURN(const Json json, ParseJson(choices[0]));

@@ -116,13 +116,19 @@ std::vector<int64_t> BuddyGroups(const std::vector<std::string>& rank_workers) {
   return groups;
 }
 
+/// The name of a run's folder; of the search of a phase, after that of the phase.
+std::string RunName(const std::string& run_dir) {
+  const std::string name = BaseName(run_dir);
+  return name == "search" ? BaseName(DirName(run_dir)) + "." + name : name;
+}
+
 PeerSnapshots::PeerSnapshots(Env& env, const AttemptSpec& spec, engine::Collective* world)
     : env_(env),
       spec_(spec),
       world_(world),
       run_folder_(spec.memory_dir.empty()
                       ? ""
-                      : JoinPath(spec.memory_dir, spec.job_id + "." + BaseName(spec.run_dir))),
+                      : JoinPath(spec.memory_dir, spec.job_id + "." + RunName(spec.run_dir))),
       rank_folder_(JoinPath(run_folder_, "rank-" + std::to_string(spec.rank))),
       work_folder_(JoinPath(rank_folder_, "part")) {}
 

@@ -366,6 +366,7 @@ TEST_F(SizeSearchTest, RanksSearchTogether) {
       {"data", [](Plan& plan) { plan.mesh.data = 2, plan.micro_batch = 2; }},
       {"zero-2", [](Plan& plan) { plan.mesh.data = 2, plan.micro_batch = 2, plan.zero_stage = 2; }},
       {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
+      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
   };
   const JobSpec job = Job();
   ASSERT_TRUE(Run("one", job).ok());

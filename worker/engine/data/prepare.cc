@@ -33,6 +33,13 @@ std::vector<uint64_t> StartsOfGroups(const TokenShard& shard, int64_t together) 
   return starts;
 }
 
+bool AllAsLong(const std::vector<uint64_t>& starts) {
+  for (size_t i = 1; i < starts.size(); ++i) {
+    if (starts[i] - starts[i - 1] != starts[1] - starts[0]) return false;
+  }
+  return true;
+}
+
 /// Where the training tokens end and those held out begin: at a border of documents if one is near,
 /// or always.
 uint64_t SplitPoint(const TokenShard& shard, double fraction, const DatasetInput& input) {
@@ -41,6 +48,12 @@ uint64_t SplitPoint(const TokenShard& shard, double fraction, const DatasetInput
   const uint64_t exact = shard.size() - static_cast<uint64_t>(held_out);
   if (held_out == 0) return exact;
   const std::vector<uint64_t> starts = StartsOfGroups(shard, input.documents_together());
+  if (!input.may_cut_documents() && AllAsLong(starts)) {
+    // By their number: the same images, whatever their size.
+    const size_t groups = starts.size() - 1, inner = groups > 1 ? 1 : 0;
+    const double share = std::floor(static_cast<double>(groups) * fraction + 0.5);
+    return starts[std::clamp(groups - static_cast<size_t>(share), inner, groups - inner)];
+  }
   auto after = std::lower_bound(starts.begin(), starts.end(), exact);
   uint64_t nearest = *after;
   if (after != starts.begin() && exact - *std::prev(after) <= *after - exact) {

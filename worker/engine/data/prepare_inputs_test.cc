@@ -475,6 +475,13 @@ TEST(PrepareImages, ReadsIdxPairsAndScattersThem) {
   for (const auto& [image, label] : seen) EXPECT_EQ(label, image / 10);
   // Smaller, and in three colours.
   EXPECT_EQ(Prepare(Vit(folder + "/train-images-idx3-ubyte", 2, 3)).info.train_tokens, 15 * 12);
+  // Two images and a half: the same ones are held out at any size.
+  for (const int64_t size : {3, 4}) {
+    JobSpec half = Vit(folder + "/train-images-idx3-ubyte", size, 1);
+    half.model.patch_size = 1;
+    half.data.validation_fraction = 0.125;
+    EXPECT_EQ(Prepare(half).info.train_documents, 17);
+  }
   job.model.family = "gpt2";
   EXPECT_THAT(Refusal(job), HasSubstr("images are for vit"));
   Write(folder + "/train-labels-idx1-ubyte", labels + "x");

@@ -175,6 +175,8 @@ TEST(GradientCheck, ListsEveryOperationThatTheEngineRecords) {
   listed.insert("skipped branch");
   // They need a network with a table: techniques/peft/token_adapters_test.cc has their slopes.
   listed.insert({"token adapter backward", "trained tokens backward"});
+  // Images of another size than the table's: resized_positions_test.cc has its gradient.
+  listed.insert("resized positions backward");
   // Blocks in the order of a plan of recomputation: decoder_test.cc compares the bits.
   listed.insert("block");
   EXPECT_EQ(listed, recorded) << "Operations() has a row for each";

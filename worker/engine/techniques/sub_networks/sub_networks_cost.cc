@@ -108,8 +108,9 @@ class SubNetworksCost : public TechniqueCost {
     const int64_t units = IsAttention(parameter.role) ? KvHeads(job.model) : MlpWidth(job.model);
     const int64_t own = MostOf(units, std::max<int64_t>(job.resources.ranks, 1));
     const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
-    const auto each =
-        static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(precision.products));
+    // Without units for f16 the copy that products read is f32.
+    const DType packed = precision.products == DType::kF16 ? DType::kF32 : precision.products;
+    const auto each = static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(packed));
     return parameter.Elements() / units * own * each;
   }
 
