@@ -57,8 +57,23 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
 }
 
 std::string Quoted(std::string_view text, size_t limit) {
-  return Json(std::string(text.substr(0, limit)))
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string json =
+      Json(std::string(text.substr(0, limit))).dump(-1, ' ', false, Json::error_handler_t::replace);
+  // DEL and those of U+0080 to U+009F, which JSON may hold as they are.
+  std::string quoted;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(json[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < json.size() ? json[i + 1] : 0);
+    if (byte == 0x7f) {
+      quoted += "\\u007f";
+    } else if (byte == 0xc2 && next < 0xa0) {
+      quoted += std::string("\\u00") + (next < 0x90 ? '8' : '9') + "0123456789abcdef"[next % 16];
+      ++i;
+    } else {
+      quoted += json[i];
+    }
+  }
+  return quoted;
 }
 
 std::string Document::Locate(const std::string& path) const {

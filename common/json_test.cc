@@ -54,6 +54,7 @@ TEST(ParseJson, BoundsNestingAndSize) {
 TEST(Quoted, MakesOneLineOfAnything) {
   EXPECT_EQ(Quoted("a\"b\n\x1b"), R"("a\"b\n\u001b")");
   EXPECT_EQ(Quoted("naïve"), "\"naïve\"");
+  EXPECT_EQ(Quoted("\x7f\xc2\x9b\x31m\xc2\xa0"), "\"\\u007f\\u009b1m\xc2\xa0\"");
   EXPECT_EQ(Quoted("a\xff"), "\"a\xef\xbf\xbd\"");  // U+FFFD
   EXPECT_EQ(Quoted("abcdef", 3), "\"abc\"");
   EXPECT_EQ(Quoted(""), "\"\"");

@@ -246,7 +246,7 @@ int64_t LogitsChunkRows(int64_t columns, int64_t rows, int64_t element_bytes) {
   const bool large = rows * columns * element_bytes > kChunkBytes / 2;
   const int64_t chunks = std::max<int64_t>((rows + fitting - 1) / fitting, large ? 2 : 1);
   const int64_t even = (rows + chunks - 1) / chunks;
-  return (even + kTile - 1) / kTile * kTile;
+  return RoundUp(even, kTile);
 }
 
 std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t sequence_length,

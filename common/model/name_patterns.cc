@@ -55,13 +55,7 @@ Status CheckPatterns(const std::string& field, const std::vector<std::string>& p
   return OkStatus();
 }
 
-Status CheckFreeze(const std::vector<std::string>& patterns,
-                   const std::vector<std::string>& names) {
-  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
-  const bool trains = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !MatchesAny(patterns, name);
-  });
-  if (trains) return OkStatus();
+Status NothingToTrainError() {
   return InvalidError(
       "model.freeze leaves nothing to train: it matches every parameter; hint: leave out what is "
       "to be trained");
@@ -96,9 +90,15 @@ Status CheckParameterPatterns(const JobSpec& job) {
   }
   const ModelSpec model = ShapeOf(job).spec;
   std::vector<std::string> names = ParameterNames(model);
-  WEFT_RETURN_IF_ERROR(CheckFreeze(freeze, names));
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", freeze, names));
+  // Those in place of a weight are frozen by its name, too.
+  const std::vector<ParameterInfo> parameters = ParametersOf(model);
+  if (!freeze.empty() && std::all_of(parameters.begin(), parameters.end(),
+                                     [](const ParameterInfo& each) { return each.frozen; })) {
+    return NothingToTrainError();
+  }
   if (grouped.empty()) return OkStatus();
-  for (const ParameterInfo& parameter : ParametersOf(model)) {
+  for (const ParameterInfo& parameter : parameters) {
     for (ParameterInfo& source : SourcesOf(model, parameter)) {
       names.push_back(std::move(source.name));
     }

@@ -14,16 +14,16 @@ namespace weft {
 Status CheckPatterns(const std::string& field, const std::vector<std::string>& patterns,
                      const std::vector<std::string>& names, const std::string& what = "parameter");
 
-/// CheckPatterns of model.freeze. kInvalid, too, where it leaves nothing to train.
-Status CheckFreeze(const std::vector<std::string>& patterns, const std::vector<std::string>& names);
+/// kInvalid: model.freeze matches every parameter.
+Status NothingToTrainError();
 
 /// The names that model.freeze may match, in the order of the forward pass: those of all parameters
 /// and of the weights that some are in place of. `model` with vocab_size resolved.
 std::vector<std::string> ParameterNames(const ModelSpec& model);
 
-/// CheckFreeze, and CheckPatterns of optimizer.groups, which names sources
-/// (TechniqueCost::SourcesOf) too. Of a job whose techniques are valid. Where model.import_path has
-/// not been read, so that the names are not known, nothing is refused.
+/// CheckPatterns of model.freeze, which must leave something to train, and of optimizer.groups,
+/// which names sources (TechniqueCost::SourcesOf) too. Of a job whose techniques are valid. Where
+/// model.import_path has not been read, so that the names are not known, nothing is refused.
 Status CheckParameterPatterns(const JobSpec& job);
 
 /// CheckPatterns of a field that names matrices of blocks, as files have them; `trained`: those

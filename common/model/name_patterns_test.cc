@@ -124,6 +124,12 @@ TEST(NamePatterns, ThatFreezeAllAreRefused) {
     EXPECT_THAT(ErrorAfter([&](JobSpec& job) { job.model.freeze = all; }),
                 HasSubstr("model.freeze leaves nothing to train"));
   }
+  // What is in place of a weight is frozen by the weight's name.
+  EXPECT_THAT(ErrorAfter([](JobSpec& job) {
+                job.model.structured_matrices.kind = "monarch";
+                job.model.freeze = {"*.weight", "*.bias"};
+              }),
+              HasSubstr("model.freeze leaves nothing to train"));
   // All outside of blocks and of the first block, but not of the others.
   EXPECT_TRUE(Accepts([](JobSpec& job) {
     job.model.freeze = {"transformer.w*", "*.ln_f.*", "transformer.h.0.*"};

@@ -32,6 +32,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool, bool>, size_t> found;
+  const bool classifies = !model.untied_classifier && HeadOf(model) != "classification";
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     const int64_t unit = parameter.unit;
@@ -57,8 +58,9 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
       if (!of_all) of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(flat_parameters_.size());
       flat_parameters_.push_back(
-          {unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all, 0});
+          {unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all});
     }
+    flat_parameters_[it->second].added_to_last |= of_all || (parameter.of_table && classifies);
     const int64_t elements = quantized ? parameter.quantized_words : parameter.StoredElements();
     flat_parameters_[it->second].elements += RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
@@ -249,18 +251,19 @@ void FlatParameters::GatherForAllBlocks(const Sharing& sharing, ShardedParameter
 }
 
 // While one unit's gradients are written, those of the one before are reduced. A token table that
-// classifies has its gradient first and last, and all blocks add to what they all compute with.
+// classifies, and rows of one, have their gradient first and last, and all blocks add to what they
+// all compute with.
 void FlatParameters::OpenGradients(const Sharing& sharing, ShardedParameters& result) const {
   int64_t throughout = 0, before = 0, most = 0, last = 0;
   for (size_t index = 0; index < flat_parameters_.size(); ++index) {
     const FlatParameter& flat = flat_parameters_[index];
-    if (flat.of_all_blocks && flat.trained) throughout += kF32 * sharing.elements[index];
+    if (flat.added_to_last && flat.trained) throughout += kF32 * sharing.elements[index];
   }
   for (int64_t unit = last_; unit >= 0; --unit) {
     int64_t bytes = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
       const FlatParameter& flat = flat_parameters_[index];
-      if (!flat.trained || flat.first_unit != unit) continue;
+      if (!flat.trained || flat.added_to_last || flat.first_unit != unit) continue;
       (flat.last_unit != unit ? throughout : bytes) += kF32 * sharing.elements[index];
     }
     last = before + bytes;

@@ -76,6 +76,8 @@ class FlatParameters {
     bool trained = false;
     bool of_experts = false;     ///< Of expert-parallel ranks.
     bool of_all_blocks = false;  ///< Then it is not among those of a unit.
+    bool added_to_last = false;  ///< Its gradient is open until the backward pass ends: blocks add
+                                 ///< to it, or the classifier first and the embedding last.
     int64_t elements = 0;
   };
   /// What the functions of Among() share.

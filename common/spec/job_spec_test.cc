@@ -458,6 +458,18 @@ TEST(FitDefaultWarmup, IsATenthOfTheStepsAtMost) {
   EXPECT_EQ(job.schedule.warmup_steps, 0);
 }
 
+TEST(FitDefaultWarmup, SizesThatAreNoneAreLeftToValidation) {
+  JobSpec job = GoodJob();
+  job.phases.resize(2);
+  job.phases[0].steps = job.phases[1].steps = 50;
+  job.phases[0].layers = 2;
+  job.phases[1].width = 8;  // a fraction of a head
+  job.phases[1].growth.method = "stack";
+  job.phases[1].growth.freeze_old = true;
+  FitDefaultWarmup(job);
+  EXPECT_EQ(ValidateJob(job).code(), StatusCode::kInvalid);
+}
+
 TEST(FitDefaultWarmup, LeavesTheDecayItsSteps) {
   JobSpec job = GoodJob();
   job.train.steps = 40;

@@ -291,7 +291,8 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
       own.kv_heads > 0 ? own.kv_heads : job.model.kv_heads * model.heads / job.model.heads;
   if (own.mlp_width > 0) model.mlp_width = own.mlp_width;
   if (own.image_size > 0) model.image_size = own.image_size;
-  if (phase > 0 && own.growth.freeze_old) {
+  // Without heads there is no network, which CheckPhases says.
+  if (phase > 0 && own.growth.freeze_old && model.heads > 0) {
     for (std::string& pattern : OldParameters(JobOfPhase(job, phase - 1).model, own.growth, model))
       model.freeze.push_back(std::move(pattern));
   }

@@ -346,6 +346,12 @@ TEST(Phases, OfAnImportedNetworkGrowOutOfItsSizes) {
   shared.model.distinct_blocks = 1;
   EXPECT_THAT(ValidateJob(shared).message(),
               HasSubstr("phases[0]: model.distinct_blocks 1 does not go with model.import_path"));
+  // Layers of the folder are not known yet.
+  JobSpec sampled = job;
+  sampled.phases[0].sampled_layers = 2 * sampled.model.layers;
+  sampled.resources.pipeline_parallel = 2;
+  const Status unread = ValidateJob(sampled);
+  EXPECT_TRUE(unread.ok()) << unread.message();
   // Once more, with the sizes of the folder.
   JobSpec again = job;
   again.model.layers = 3;

@@ -12,8 +12,10 @@ bool IsFourBitFormat(const FourBitFormat& format) {
 
 bool IsFourBitPart(const FourBitFormat& format, const FourBitPart& part, int64_t elements) {
   if (part.whole()) return true;
-  return part.run > 0 && part.first >= 0 && elements % format.block_size == 0 &&
-         (elements == 0 || part.BlockOf(elements / format.block_size - 1) < part.of);
+  const int64_t blocks = elements / format.block_size;
+  const bool apart = blocks <= part.run || part.stride >= part.run;
+  return part.run > 0 && part.first >= 0 && elements % format.block_size == 0 && apart &&
+         (blocks == 0 || part.BlockOf(blocks - 1) < part.of);
 }
 
 Status CheckDequantize4Bit(const Stream& stream, const Dequantize4BitArgs& args) {

@@ -158,8 +158,9 @@ TEST(Quantize4Bit, PartsHaveTheNumbersOfTheTensor) {
         {kRows * kOfRow, 4 * kOfRow, 4 * kOfRow, 16 * kOfRow}, 3 * 4 * kColumns,
         [](int64_t i) { return (i / (4 * kColumns) * 16 + 4) * kColumns + i % (4 * kColumns); });
     std::vector<int32_t> words(tensor.size());
-    for (const FourBitPart& bad : {FourBitPart{}, FourBitPart{kRows * kOfRow, 0, 0, kOfRow},
-                                   FourBitPart{kRows * kOfRow, 28, 13, kOfRow}}) {
+    for (const FourBitPart& bad :
+         {FourBitPart{}, FourBitPart{kRows * kOfRow, 0, 0, kOfRow},
+          FourBitPart{kRows * kOfRow, 28, 13, kOfRow}, FourBitPart{kRows * kOfRow, 0, 13, 1}}) {
       EXPECT_EQ(Take4BitPart(format, bad, kRows * 416, tensor, words).code(), StatusCode::kInvalid);
     }
   }

@@ -81,7 +81,7 @@ void Agent::OnClosed(const Status& status) {
   if (leaving_) return Leave();
   heartbeat_timer_.cancel();
   heartbeats_sent_.clear();
-  dial_timer_.expires_after(duration_cast<nanoseconds>(backoff_.Next()));
+  dial_timer_.expires_after(duration_cast<nanoseconds>(backoff_.Next(lease_.LongestBreak())));
   dial_timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) Dial();
   });

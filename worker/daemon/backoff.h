@@ -17,8 +17,10 @@ class Backoff {
 
   explicit Backoff(uint64_t seed) : random_(PhiloxKey{seed, 0, SiteHash("backoff")}) {}
 
-  std::chrono::duration<double> Next() {
-    double whole = seconds_;
+  /// At most `longest`: of a worker with a lease a part of it, so that a coordinator that comes
+  /// back before its end is found before its end.
+  std::chrono::duration<double> Next(std::chrono::duration<double> longest) {
+    const double whole = std::min(seconds_, longest.count());
     seconds_ = std::min(kLastSeconds, seconds_ * 2);
     return std::chrono::duration<double>(whole * (0.5 + 0.5 * random_.Uniform()));
   }

@@ -18,6 +18,11 @@ class Lease {
   /// Length that the coordinator granted, from Registered.
   void SetLength(std::chrono::nanoseconds length) { length_ = length; }
 
+  /// How long a worker waits between two dials at the most: several fit into a lease.
+  std::chrono::nanoseconds LongestBreak() const {
+    return length_.count() == 0 ? std::chrono::hours(1) : length_ / 8;
+  }
+
   /// The coordinator acknowledged a message that was sent at `sent_at`.
   void Renew(std::chrono::nanoseconds sent_at) {
     if (!held_ || sent_at > renewed_) renewed_ = sent_at;

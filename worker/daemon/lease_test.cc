@@ -37,17 +37,28 @@ TEST(Lease, CountsFromTheSendingOfTheAcknowledgedMessage) {
 }
 
 TEST(Backoff, DoublesWithJitterUpToFiveSecondsAndStartsAgain) {
+  constexpr std::chrono::hours kLong{1};
   Backoff backoff(7);
   double whole = 0.2;
   for (int i = 0; i < 20; ++i) {
-    double wait = backoff.Next().count();
+    const double wait = backoff.Next(kLong).count();
     EXPECT_GE(wait, whole / 2);
     EXPECT_LE(wait, whole);
     whole = std::min(5.0, whole * 2);
   }
   backoff.Reset();
-  EXPECT_LE(backoff.Next().count(), 0.2);
-  EXPECT_NE(Backoff(1).Next(), Backoff(2).Next());
+  EXPECT_LE(backoff.Next(kLong).count(), 0.2);
+  EXPECT_NE(Backoff(1).Next(kLong), Backoff(2).Next(kLong));
+}
+
+TEST(Backoff, SeveralDialsFitIntoALease) {
+  ManualClock clock;
+  Lease lease(clock);
+  Backoff backoff(7);
+  for (int i = 0; i < 20; ++i) backoff.Next(lease.LongestBreak());
+  EXPECT_GE(backoff.Next(lease.LongestBreak()), milliseconds(2500)) << "none was granted yet";
+  lease.SetLength(seconds(8));
+  for (int i = 0; i < 20; ++i) EXPECT_LE(backoff.Next(lease.LongestBreak()), seconds(1));
 }
 
 }  // namespace

@@ -149,7 +149,9 @@ struct Moment {
   /// What a checkpoint calls the same moment of a parameter `other`.
   std::string NameFor(const std::string& other) const {
     std::string name = tensor.name;
-    return name.replace(name.find(parameter), parameter.size(), other);
+    const size_t at = name.find(parameter);
+    WEFT_CHECK(at != std::string::npos, "moments have the name of their parameter: " + name);
+    return name.replace(at, parameter.size(), other);
   }
 };
 

@@ -156,13 +156,15 @@ std::vector<std::string> ParameterList::Names() const {
 }
 
 Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
-  WEFT_RETURN_IF_ERROR(CheckFreeze(patterns, Names()));
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, Names()));
+  bool trains = false;
   for (Parameter& parameter : parameters_) {
     if (MatchesAny(patterns, parameter.name) || MatchesAny(patterns, parameter.in_place_of)) {
       parameter.frozen = true;
     }
+    trains = trains || !parameter.frozen;
   }
-  return OkStatus();
+  return trains ? OkStatus() : NothingToTrainError();
 }
 
 void ParameterList::SetExpertRank(int64_t rank, int64_t ranks) {

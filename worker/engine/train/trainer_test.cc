@@ -353,13 +353,6 @@ TEST(TrainerTest, JobsAndPlansThatDoNotFitAreRefused) {
   Plan two = TinyPlan("fp32", 2, 1);
   two.mesh.data = 2;
   EXPECT_THAT(message(two), HasSubstr("2 ranks"));
-  JobSpec job = TinyJob(4);
-  job.train.gradient_noise_scale = true;
-  EXPECT_THAT(Trainer::New(job, TinyPlan("fp32", 4, 1),
-                           {.context = &run.context, .model = run.model.get(), .train = &tokens})
-                  .status()
-                  .message(),
-              HasSubstr("train.gradient_noise_scale"));
   // What does not go together, whatever the model was made for.
   JobSpec lion = TinyJob(4);
   lion.optimizer.name = "lion";

@@ -24,7 +24,8 @@ const Feature kLayerSampling = {
     .shown =
         [](const JobSpec& job) {
           return "train.sampled_layers " + std::to_string(job.train.sampled_layers);
-        }};
+        },
+    .of_folder = true};
 
 class LayerSamplingCost : public TechniqueCost {
  public:
@@ -49,6 +50,8 @@ class LayerSamplingCost : public TechniqueCost {
   }
 
   Status Check(const JobSpec& job) const override {
+    // The layers of an imported network are not known yet.
+    if (!job.model.import_path.empty()) return OkStatus();
     const int64_t sampled = job.train.sampled_layers, blocks = job.model.layers;
     if (sampled == 0 || (blocks > 0 && sampled % blocks == 0)) return OkStatus();
     return InvalidError("train.sampled_layers " + std::to_string(sampled) +
