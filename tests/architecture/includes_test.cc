@@ -367,8 +367,8 @@ std::ptrdiff_t MostFilesThatName(std::string_view technique) {
       // Machines measure their products: rates have a name there, and in profiles.
       {"fp8", 6},
       {"sparse24", 8},
-      // Phases have its field, too, and the trainer searches a depth with it.
-      {"layer_sampling", 11},
+      // Phases have its field, too, and the trainer searches a size with it.
+      {"layer_sampling", 12},
       // Who reads the folders of Hugging Face's library, which has its name.
       {"peft", 12},
   };

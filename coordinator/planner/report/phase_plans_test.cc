@@ -100,7 +100,9 @@ TEST(PhasePlans, WhatThePlannerChoosesIsHeldAgainstThePhase) {
   EXPECT_TRUE(PlanPhases(job, TwoMachines(), {}).ok());
   job.resources.ranks = 0;
   job.resources.min_ranks = 2;
-  const Status status = PlanPhases(job, TwoMachines(), {}).status();
+  PlanQuery query;
+  query.any_mesh = true;
+  const Status status = PlanPhases(job, TwoMachines(), query).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalid);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("phases[1]: phases[].growth.method ligo does not go with"));
