@@ -227,9 +227,9 @@ void FollowView::PrintPlain(const v1::Job& job) {
     out_ << job.id() << ' ' << StateText(job);
     if (epoch > 1) out_ << " attempt " << epoch;
     if (const std::string phase = PhaseText(job); !phase.empty()) {
-      out_ << ' ' << ForTerminal(phase);
+      out_ << ' ' << ForOneLine(phase);
     }
-    if (!job.message().empty()) out_ << ": " << ForTerminal(job.message());
+    if (!job.message().empty()) out_ << ": " << ForOneLine(job.message());
     out_ << '\n';
     last_state_ = job.state();
     last_message_ = job.message();
@@ -242,7 +242,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     out_ << kGap << RateText(p);
     if (p.eta_seconds() > 0) out_ << "  " << HumanDuration(p.eta_seconds()) << " left";
     out_ << '\n';
-    for (const std::string& line : PartLines(p)) out_ << kGap << ForTerminal(line) << '\n';
+    for (const std::string& line : PartLines(p)) out_ << kGap << ForOneLine(line) << '\n';
     next_step_ =
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;

@@ -156,7 +156,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
   const v1::Progress& p = job->progress();
   std::ostringstream out;
   out << "job:         " << job->id() << "\nstate:       " << StateText(*job) << '\n';
-  if (!job->message().empty()) out << "why:         " << job->message() << '\n';
+  if (!job->message().empty()) out << "why:         " << ForOneLine(job->message()) << '\n';
   out << wait;
   out << "submitted:   " << FormatTime(job->submitted_at()) << '\n';
   if (job->has_started_at()) out << "started:     " << FormatTime(job->started_at()) << '\n';
@@ -180,7 +180,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
         << " of them for a jump of the loss; " << p.rollbacks() << " rollbacks\n";
   }
   if (const auto ledger = PhaseLedger(*job, Clock::System().UnixSeconds()); !ledger.empty()) {
-    out << "phase:       " << PhaseText(*job) << "\n\n";
+    out << "phase:       " << ForOneLine(PhaseText(*job)) << "\n\n";
     PhaseTable(ledger).Print(out);
     out << '\n';
   }
@@ -188,7 +188,7 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
     out << "attempt " << attempt.epoch() << ":   from " << FormatTime(attempt.started_at());
     if (attempt.has_ended_at()) {
       out << " to " << FormatTime(attempt.ended_at()) << ", " << v1::Reason_Name(attempt.reason());
-      if (!attempt.message().empty()) out << ": " << attempt.message();
+      if (!attempt.message().empty()) out << ": " << ForOneLine(attempt.message());
     }
     out << '\n';
     DescribePlan(attempt.plan(), out);

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <ctime>
 #include <functional>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/terminal_text.h"
 #include "cli/trained_model.h"
 #include "common/formats/chat_template.h"
 #include "common/formats/huggingface.h"
@@ -218,13 +221,14 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
     generate.base = added.get();
   }
   generate.stop_token = tokenizer.end_of_text().value_or(-1);
-  bool stream = session.output != OutputFormat::kJson;
+  const bool stream = session.output != OutputFormat::kJson;
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
   std::string text, pending;
   if (stream && !options.chat) std::cout << options.prompt << std::flush;
   auto show = [&](bool last) {
     std::string whole = TakeWholeCharacters(pending, last);
     text += whole;
-    if (stream) std::cout << whole << std::flush;
+    if (stream) std::cout << (terminal ? ForTerminal(whole) : whole) << std::flush;
   };
   generate.on_token = [&](int32_t token) {
     const std::vector<int32_t>& stops = prompt->stops;

@@ -23,7 +23,7 @@ void Table::Print(std::ostream& out) const {
   rows.push_back(header_);
   for (const std::vector<std::string>& row : rows_) {
     std::vector<std::string>& shown = rows.emplace_back();
-    for (const std::string& cell : row) shown.push_back(ForTerminal(cell));
+    for (const std::string& cell : row) shown.push_back(ForOneLine(cell));
   }
   std::vector<int> widths(header_.size());
   for (const std::vector<std::string>& row : rows) {

@@ -15,7 +15,7 @@ enum class OutputFormat { kTable, kWide, kJson, kYaml, kName, kHtml };
 const std::vector<std::pair<std::string, OutputFormat>>& OutputFormats();
 
 /// Rows of text under a header, padded to columns; the last column is not padded. Cells may be text
-/// of others (ForTerminal).
+/// of others (ForOneLine).
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}

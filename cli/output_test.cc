@@ -26,14 +26,19 @@ TEST(TerminalText, KeepsTextAndReplacesWhatCommandsATerminal) {
             "31m|\xc2");
 }
 
+TEST(TerminalText, OfOthersStaysOnItsLine) {
+  EXPECT_EQ(ForOneLine("x\nweft-2\tSUCCEEDED\x1b"), "x weft-2 SUCCEEDED\xef\xbf\xbd");
+}
+
 TEST(Output, TablesAlignAndProgramsGetStableKeys) {
   Listing listing{"Job", {{{"id", "a-1"}}}, {"job/a-1"}, Table({"ID", "STATE"}), Table({"ID"}),
                   false};
   listing.table.Add({"a-1", "RUNNING"});
   listing.table.Add({"\x1b[2J", "QUEUED"});  // of others, who may not clear the screen
+  listing.table.Add({"a\nb", "R\tS"});       // nor make rows and columns
   std::ostringstream table, json, yaml, name;
   Print(listing, OutputFormat::kTable, table);
-  EXPECT_EQ(table.str(), "ID    STATE\na-1   RUNNING\n\xef\xbf\xbd[2J  QUEUED\n");
+  EXPECT_EQ(table.str(), "ID    STATE\na-1   RUNNING\n\xef\xbf\xbd[2J  QUEUED\na b   R S\n");
   Print(listing, OutputFormat::kName, name);
   EXPECT_EQ(name.str(), "job/a-1\n");
   Print(listing, OutputFormat::kJson, json);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,15 @@ inline std::string ForTerminal(std::string_view text) {
     }
     if (two_bytes) ++i;
   }
+  return shown;
+}
+
+/// The same for one line of a terminal or one cell of a table: newlines and tabs, which could make
+/// further rows and columns, become spaces.
+inline std::string ForOneLine(std::string_view text) {
+  std::string shown = ForTerminal(text);
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c == '\n' || c == '\t'; }, ' ');
   return shown;
 }
 

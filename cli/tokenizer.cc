@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/terminal_text.h"
 #include "common/formats/tokenizer.h"
 #include "common/formats/tokenizer_training.h"
 #include "common/json.h"
@@ -119,8 +120,8 @@ ExitCode Info(const Session& session, const std::string& path) {
     return ExitCode::kOk;
   }
   for (const auto& [key, value] : json.items()) {
-    std::cout << key << ": " << (value.is_string() ? value.get<std::string>() : value.dump())
-              << '\n';
+    std::cout << key << ": "
+              << (value.is_string() ? ForOneLine(value.get<std::string>()) : value.dump()) << '\n';
   }
   return ExitCode::kOk;
 }

@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "cli/command.h"
+#include "cli/terminal_text.h"
 #include "common/version.h"
 #include "common/yaml.h"
 
@@ -28,8 +29,8 @@ ExitCode Version(const Session& session, bool client_only) {
   } else {
     std::cout << "weft " << kVersion << '\n';
     if (json.contains("server")) {
-      std::cout << "coordinator " << json["server"]["version"].get<std::string>() << " at "
-                << session.server << '\n';
+      std::cout << "coordinator " << ForOneLine(json["server"]["version"].get<std::string>())
+                << " at " << session.server << '\n';
     } else if (!client_only) {
       std::cout << "coordinator: none at " << session.server << '\n';
     }

@@ -114,7 +114,7 @@ ExitCode Describe(const Session& session, const std::string& name) {
       << " of " << HumanBytes(static_cast<double>(profile.memory_bytes()))
       << "\nGPUs:        " << Gpus(profile) << '\n';
   if (!worker->scheduling_why().empty()) {
-    out << "why:         " << worker->scheduling_why() << '\n';
+    out << "why:         " << ForOneLine(worker->scheduling_why()) << '\n';
   }
   if (const std::string unusable = UnusableGpus(profile); unusable != "-") {
     out << "unusable:    " << unusable << '\n';

@@ -48,10 +48,6 @@ bool HasOwnFolder(const PeftSpec& spec) {
   return spec.method == "houlsby" || spec.method == "pfeiffer" || spec.method == "parallel";
 }
 
-std::string WeightsName(const PeftSpec& spec) {
-  return HasOwnFolder(spec) ? kOwnWeightsName : kAdapterWeightsName;
-}
-
 /// Before the names of the network.
 std::string PrefixOf(const PeftSpec& spec) {
   return std::string(HasOwnFolder(spec) ? "" : kPrefix);
@@ -234,6 +230,10 @@ void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& ten
 
 }  // namespace
 
+std::string AdapterWeightsName(const PeftSpec& spec) {
+  return HasOwnFolder(spec) ? kOwnWeightsName : kAdapterWeightsName;
+}
+
 std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
   std::vector<HuggingFaceTensor> tensors;
   if (HasPromptFolder(model.peft)) {
@@ -289,7 +289,7 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
 
 Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model,
                      const WeightBuffer& buffer) {
-  const std::string path = JoinPath(folder, WeightsName(model.peft));
+  const std::string path = JoinPath(folder, AdapterWeightsName(model.peft));
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(env, path));
   if (HasPromptFolder(model.peft)) return ImportPrompt(file, path, model, buffer);
   KeptRanks kept;
@@ -389,9 +389,9 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
   }
   SafetensorsMetadata metadata;
   if (!origin.base_sha256.empty()) metadata[kBaseHashKey] = origin.base_sha256;
-  WEFT_RETURN_IF_ERROR(
-      WriteSafetensors(env, JoinPath(folder, WeightsName(model.peft)), std::move(tensors), metadata)
-          .status());
+  WEFT_RETURN_IF_ERROR(WriteSafetensors(env, JoinPath(folder, AdapterWeightsName(model.peft)),
+                                        std::move(tensors), metadata)
+                           .status());
   return WriteFileAtomic(env, JoinPath(folder, own ? kOwnConfigName : kPeftConfigName),
                          config.dump(2) + "\n");
 }

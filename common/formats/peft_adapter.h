@@ -16,6 +16,10 @@ namespace weft {
 
 inline constexpr char kAdapterWeightsName[] = "adapter_model.safetensors";
 
+/// The file of the weights in the folder of an adapter: this one, or for a method that peft lacks
+/// that of Weft's own form.
+std::string AdapterWeightsName(const PeftSpec& spec);
+
 /// Every tensor of the files of model.peft's adapter, in the order of the forward pass; after them
 /// what is trained whole (model.peft.modules_to_save).
 std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model);

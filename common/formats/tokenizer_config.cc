@@ -221,6 +221,9 @@ Result<TokenizerConfig> ReadTokenizerConfig(Env& env, const std::string& folder)
   const Json& json = config.tokenizer_config;
   ReadClass(json, "tokenizer_config.json", config);
   ReadClass(model, "config.json", config);
+  if (const Json& type = Member(model, "model_type"); type.is_string()) {
+    config.model_type = type.get<std::string>();
+  }
   WEFT_RETURN_IF_ERROR(ReadRoles(json, "tokenizer_config.json", config));
   WEFT_RETURN_IF_ERROR(ReadRoles(special_map, "special_tokens_map.json", config));
   WEFT_RETURN_IF_ERROR(ReadSwitches(json, config));

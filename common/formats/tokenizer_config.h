@@ -18,11 +18,12 @@ namespace weft {
 struct PrefixSwitches;
 
 /// What the files next to a tokenizer say of it: tokenizer_config.json, special_tokens_map.json,
-/// added_tokens.json, chat_template.jinja, generation_config.json, and the class and the token ids
-/// of config.json. Absent files say nothing; nothing here is guessed.
+/// added_tokens.json, chat_template.jinja, generation_config.json, and the class, the model_type
+/// and the token ids of config.json. Absent files say nothing; nothing here is guessed.
 struct TokenizerConfig {
   std::string tokenizer_class;  ///< "Qwen2Tokenizer"; "" when no file says.
   std::string class_file;       ///< The file that said so: tokenizer_config.json or config.json.
+  std::string model_type;       ///< Of config.json; "" when it does not say.
 
   /// Spellings of the tokens with a role, by key of tokenizer_config.json: "bos_token",
   /// "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".

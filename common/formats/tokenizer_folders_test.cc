@@ -216,6 +216,21 @@ TEST(TokenizerFolder, RefusesAModelWhoseClassGivesOtherIdsThanItsPieces) {
   }
   EXPECT_THAT(Refusal({{"spiece.model", model}, {"config.json", config("PegasusTokenizer")}}),
               HasSubstr(": config.json has the tokenizer_class \"PegasusTokenizer\""));
+  // Without a class transformers takes that of the model_type.
+  const auto typed = [](const std::string& type) { return "{\"model_type\": \"" + type + "\"}"; };
+  for (const char* type :
+       {"albert", "camembert", "mbart", "pegasus", "xglm", "xlm-roberta", "xlnet"}) {
+    EXPECT_THAT(Refusal({{"spiece.model", model}, {"config.json", typed(type)}}),
+                AllOf(HasSubstr("config.json has the model_type \"" + std::string(type) + "\""),
+                      HasSubstr("spiece.model"), HasSubstr("AutoTokenizer")));
+  }
+  EXPECT_EQ(Loaded({{"spiece.model", model}, {"config.json", typed("llama")}}).kind(),
+            "SentencePiece");
+  EXPECT_EQ(Loaded({{"spiece.model", model},
+                    {"config.json", typed("pegasus")},
+                    {"tokenizer_config.json", config("T5Tokenizer")}})
+                .kind(),
+            "SentencePiece");
   EXPECT_THAT(
       Refusal({{"sentencepiece.bpe.model", model}}),
       AllOf(HasSubstr("models with a sentencepiece.bpe.model"), HasSubstr("AutoTokenizer")));
@@ -255,6 +270,9 @@ TEST(TokenizerFolder, TakesTheJsonWhereTheIdsOfTheModelAreOthers) {
   Files named{{"tokenizer.json", json.dump()}, {"spiece.model", model}};
   EXPECT_THAT(Refusal(named), HasSubstr("tokenizer.json and spiece.model disagree"));
   named["tokenizer_config.json"] = R"({"tokenizer_class": "PegasusTokenizer"})";
+  EXPECT_EQ(Loaded(named).kind(), "Unigram");
+  named.erase("tokenizer_config.json");
+  named["config.json"] = R"({"model_type": "pegasus"})";
   EXPECT_EQ(Loaded(named).kind(), "Unigram");
   // Where the json is not supported the model is not read in its place.
   json["normalizer"] = {{"type", "Nmt"}};

@@ -48,8 +48,19 @@ Result<Tokenizer> FromRanks(Env& env, const std::string& path, const std::string
   return Tokenizer::Create(std::move(definition), std::move(config));
 }
 
-/// A SentencePiece model gives the ids of its pieces here. kInvalid: by its class or the name of
-/// its file it may be of those of transformers that move ids or change the text before.
+/// The model types whose class in transformers 4.57, where no file names one, moves ids or changes
+/// the text before.
+constexpr std::array<std::string_view, 21> kMovedTypes = {
+    "albert",        "bigbird_pegasus", "camembert", "fnet",
+    "kosmos-2",      "m2m_100",         "mbart",     "nllb-moe",
+    "nystromformer", "pegasus",         "pegasus_x", "plbart",
+    "seamless_m4t",  "seamless_m4t_v2", "siglip",    "xglm",
+    "xlm-roberta",   "xlm-roberta-xl",  "xlnet",     "xmod",
+    "yoso"};
+
+/// A SentencePiece model gives the ids of its pieces here. kInvalid: by its class, the type of the
+/// network or the name of its file it may be of those of transformers that move ids or change the
+/// text before.
 Status CheckReadAsItIs(const TokenizerConfig& config, const std::string& path) {
   constexpr std::array<std::string_view, 7> kClasses = {"Llama", "CodeLlama", "Gemma",         "T5",
                                                         "MT5",   "Reformer",  "BertGeneration"};
@@ -62,6 +73,11 @@ Status CheckReadAsItIs(const TokenizerConfig& config, const std::string& path) {
   const bool none = base.empty() || base == "PreTrained" || base == "TokenizersBackend";
   if (!known && !none) {
     return ClassError(config, "which may give other ids than those of " + BaseName(path) + hint);
+  }
+  if (none &&
+      std::find(kMovedTypes.begin(), kMovedTypes.end(), config.model_type) != kMovedTypes.end()) {
+    return InvalidError("config.json has the model_type " + Quoted(config.model_type) +
+                        ", whose ids may be others than those of " + BaseName(path) + hint);
   }
   if (none && BaseName(path) == kShiftedModel) {
     return InvalidError(std::string("models with a ") + kShiftedModel +

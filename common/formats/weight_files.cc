@@ -90,10 +90,14 @@ bool HoldsWeights(Env& env, const std::string& folder) {
   if (!names.ok()) return false;
   const std::vector<OtherForm> forms = OtherForms();  // model.safetensors ends like one of them
   return std::any_of(names->begin(), names->end(), [&](const std::string& name) {
-    return name.ends_with(".safetensors.index.json") ||
-           std::any_of(forms.begin(), forms.end(),
+    return std::any_of(forms.begin(), forms.end(),
                        [&](const OtherForm& form) { return form.matches(name); });
   });
+}
+
+Status OfGivenFiles(Status status) {
+  if (status.code() != StatusCode::kCorrupt) return status;
+  return InvalidError(status.message() + "; hint: copy or export the folder again");
 }
 
 Result<std::string> FingerprintOfWeights(Env& env, const std::string& folder) {

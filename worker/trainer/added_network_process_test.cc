@@ -11,6 +11,7 @@
 namespace weft::trainer {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 /// After the second checkpoint, of step 8, is there.
@@ -75,6 +76,19 @@ TEST_F(AddedNetworkTest, DoesNotGoOnWithAnotherNetwork) {
   const FailedMessage failed = Fail(spec, kExitUserError);
   EXPECT_THAT(failed.message,
               HasSubstr("are no longer those that the checkpoint was trained with"));
+}
+
+TEST_F(AddedNetworkTest, LooksAtItsFolderEarlyAlsoWhenItResumes) {
+  const std::string base = CopyOfTheBase();
+  AttemptSpec spec = Value("cut", base);
+  ASSERT_EQ(Start(spec, kDiesWithACheckpoint)->Wait(), -SIGKILL);
+  const std::string weights = base + "/model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) / 2);
+  spec.epoch = 2;
+  EXPECT_THAT(Fail(spec, kExitUserError).message,
+              AllOf(HasSubstr("train.value_learning.base.import_path: "),
+                    HasSubstr("copy or export the folder again")))
+      << "what loads it later does not name the field";
 }
 
 TEST_F(AddedNetworkTest, TwoRanksTrainAsOneDoes) {

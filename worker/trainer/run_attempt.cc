@@ -1,10 +1,12 @@
 #include "worker/trainer/run_attempt.h"
 
+#include <utility>
 #include <vector>
 
 #include "common/formats/added_network.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/imported_weights.h"
+#include "common/formats/weight_files.h"
 #include "common/memory_errors.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/trainer/attempt.h"
@@ -31,21 +33,25 @@ Status BeforeTraining(Status status) {
 /// Nor does it mend files of the user that are damaged. Those that the worker made itself from them
 /// are made again.
 Status OfImport(Status status) {
-  if (status.code() != StatusCode::kCorrupt) return BeforeTraining(std::move(status));
-  return InvalidError(status.message() + "; hint: copy or export the folder again");
+  return BeforeTraining(OfGivenFiles(std::move(status)));
 }
 
-/// Whether weights that this rank is to import can be read: their headers. Preparing the data may
-/// take hours, so it is found before. An attempt that resumes imports nothing.
+/// Whether weights in folders of the user can be read: their headers. Preparing the data may take
+/// hours, so it is found before. An added network comes from its folder in each attempt. What the
+/// model starts from is not read by an attempt that resumes, or that goes on from another run. Rank
+/// 0 looks; other ranks read folders, too (an added network, and what the model starts from where
+/// they have parts of their own), and tell of theirs when they do.
 Status CheckWeights(Env& env, const AttemptSpec& spec) {
+  if (spec.rank != 0) return OkStatus();
+  WEFT_RETURN_IF_ERROR(CheckAddedWeights(env, spec.job, /*missing_is_error=*/true));
   const bool grows = !spec.start.run_dir.empty();
   const bool may_have_snapshots = spec.epoch > 1 && spec.job.checkpoint.peer_every_steps > 0;
-  if (spec.rank != 0 || grows || may_have_snapshots) return OkStatus();
+  if (grows || may_have_snapshots) return OkStatus();
   const Result<std::vector<engine::CheckpointInfo>> checkpoints =
       engine::ListCheckpoints(env, spec.run_dir);
   // Faults of the run folder are reported when it is opened.
   if (!checkpoints.ok() || !checkpoints->empty()) return OkStatus();
-  return CheckImportedWeights(env, spec.job, /*missing_is_error=*/true);
+  return CheckStartWeights(env, spec.job, /*missing_is_error=*/true);
 }
 
 /// Once training runs, what the user gave has proved good.

@@ -50,10 +50,7 @@ Status ImportNetwork(Env& env, const std::string& folder, engine::Model& model, 
     start.notes.push_back(folder + " has no classifier of " + std::to_string(model.spec().classes) +
                           " classes: it starts from random weights");
   }
-  if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
-    return InvalidError(imported.message() + "; hint: copy or export the folder again");
-  }
-  return imported;
+  return OfGivenFiles(std::move(imported));
 }
 
 /// What the model, or this rank's part of it, has of the folders that it starts from.
@@ -67,11 +64,9 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
   const std::string& adapter = from.peft.import_path;
   if (adapter.empty()) return OkStatus();
   if (!from.import_path.empty()) {
-    WEFT_RETURN_IF_ERROR(CheckBaseHash(env, adapter, from.import_path, model.spec()));
+    WEFT_RETURN_IF_ERROR(OfGivenFiles(CheckBaseHash(env, adapter, from.import_path, model.spec())));
   }
-  Status imported = engine::ImportAdapterWeights(env, adapter, model);
-  if (imported.code() != StatusCode::kCorrupt) return imported;
-  return InvalidError(imported.message() + "; hint: copy or export the folder again");
+  return OfGivenFiles(engine::ImportAdapterWeights(env, adapter, model));
 }
 
 /// What the model, or this rank's part of it, begins with that is not random.

@@ -17,6 +17,7 @@
 #include "common/spec/model_family.h"
 #include "common/text.h"
 #include "worker/engine/data/batch_warmup.h"
+#include "worker/engine/data/class_order.h"
 #include "worker/engine/data/context_chunks.h"
 #include "worker/engine/data/image_loader.h"
 #include "worker/engine/data/joint_batches.h"
@@ -131,7 +132,11 @@ Result<std::vector<std::string>> NamesOfClasses(Env& env, const JobSpec& job,
   }
   if (model.import_path.empty()) return of_data;
   WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, model.import_path));
-  if (!HasHead(head, model) || head.class_names.empty()) return of_data;
+  if (!HasHead(head, model)) return of_data;
+  if (head.class_names.empty()) {
+    WEFT_RETURN_IF_ERROR(engine::CheckNumbersOfClasses(of_data, head.classes));
+    return of_data;
+  }
   if (AreNumbers(of_data) || of_data == head.class_names) {
     return head.class_names;
   }

@@ -1,9 +1,11 @@
 #include "worker/engine/data/class_order.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "common/formats/huggingface.h"
 #include "common/spec/model_family.h"
+#include "common/text.h"
 
 namespace weft::engine {
 namespace {
@@ -25,10 +27,12 @@ bool IsLess(const std::string& a, const std::string& b) {
   return x != y ? x < y : a.size() < b.size();
 }
 
-/// The names that transformers gives to classes that have none.
+/// What the names begin with that transformers gives to classes that have none.
+constexpr std::string_view kDefaultName = "LABEL_";
+
 std::vector<std::string> DefaultNames(size_t count) {
   std::vector<std::string> names;
-  for (size_t i = 0; i < count; ++i) names.push_back("LABEL_" + std::to_string(i));
+  for (size_t i = 0; i < count; ++i) names.push_back(std::string(kDefaultName) + std::to_string(i));
   return names;
 }
 
@@ -59,6 +63,21 @@ std::vector<std::string> OrderClasses(const std::set<std::string>& names,
     std::sort(order.begin(), order.end(), IsLess);
   }
   return order;
+}
+
+Status CheckNumbersOfClasses(const std::vector<std::string>& names, int64_t classes) {
+  const std::string count = std::to_string(classes);
+  for (const std::string& name : names) {
+    const bool labelled = name.starts_with(kDefaultName);
+    const std::string number = name.substr(labelled ? kDefaultName.size() : 0);
+    const bool is_number = IsWholeNumber(number) && WithoutZeros(number) == number;
+    if (!is_number || IsLess(number, count)) continue;
+    return InvalidError("the class \"" + ClipText(name) + "\" of the data is none of the " + count +
+                        " of the model, which are numbered from 0; hint: labels from 0 to " +
+                        std::to_string(classes - 1) +
+                        ", or another model.classes for a new classifier");
+  }
+  return OkStatus();
 }
 
 Result<std::vector<std::string>> ClassesOfModel(Env& env, const ModelSpec& model) {

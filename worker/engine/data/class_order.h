@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@ namespace weft::engine {
 /// after "9"), and otherwise alphabetically.
 std::vector<std::string> OrderClasses(const std::set<std::string>& names,
                                       const std::vector<std::string>& of_model);
+
+/// For data of a classifier that numbers its `classes` classes and does not name them. kInvalid:
+/// one of `names` is the number of a class that it does not have, as "LABEL_5" or "5" of three.
+Status CheckNumbersOfClasses(const std::vector<std::string>& names, int64_t classes);
 
 /// Names of the classes of the classifier that `model` goes on with, LABEL_0, LABEL_1, ... when it
 /// does not name them; none when its classifier is a new one.

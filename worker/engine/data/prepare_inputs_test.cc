@@ -18,6 +18,7 @@
 namespace weft::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -375,6 +376,21 @@ TEST(PrepareText, ClassesThatAreNumbersAreInTheOrderOfTheirValues) {
   EXPECT_THAT(OrderClasses({"0", "2"}, {"1", "2", "3"}), ElementsAre("0", "2"));
 }
 
+TEST(CheckNumbersOfClasses, RefusesThoseThatTheModelDoesNotHave) {
+  const auto refusal = [](const std::vector<std::string>& names) {
+    return CheckNumbersOfClasses(names, 3).message();
+  };
+  EXPECT_EQ(refusal({"LABEL_0", "LABEL_2"}), "");
+  EXPECT_EQ(refusal({"0", "2"}), "");
+  EXPECT_EQ(refusal({"no", "yes", "LABEL_x", "LABEL_", "03", "LABEL_03", "-5"}), "");
+  for (const char* name : {"LABEL_5", "LABEL_3", "3", "12", "99999999999999999999999"}) {
+    EXPECT_THAT(
+        refusal({"LABEL_1", name}),
+        AllOf(HasSubstr("the class \"" + std::string(name) + "\""), HasSubstr("none of the 3"),
+              HasSubstr("labels from 0 to 2"), HasSubstr("model.classes")));
+  }
+}
+
 /// Writes the config.json of a classifier into `folder`; `classes`: its keys that name them.
 std::string Classifier(const std::string& folder, const std::string& classes) {
   Write(folder + "/config.json", R"({"model_type":"bert",
@@ -514,6 +530,20 @@ TEST(PrepareImages, ReadsFoldersOfClasses) {
   Write(folder + "/model/config.json", R"({"model_type":"vit",
       "architectures":["ViTForImageClassification"],"num_labels":12})");
   EXPECT_THAT(Prepare(counted).info.classes, SizeIs(12));
+  // Of three classes the data have the last two: they keep their numbers.
+  for (const char* label : {"2", "1"}) {
+    Write(folder + "/some/" + label + "/a.png",
+          *ReadFile(Env::Posix(), kTestData + "images/noise.png"));
+  }
+  JobSpec some = Vit(folder + "/some", 4, 3);
+  some.data.validation_fraction = 0;
+  some.model.import_path = folder + "/model_of_three";
+  some.model.classes = 3;
+  Write(folder + "/model_of_three/config.json", R"({"model_type":"vit",
+      "architectures":["ViTForImageClassification"],"num_labels":3})");
+  const Dataset of_three = Prepare(some);
+  EXPECT_THAT(of_three.info.classes, ElementsAre("0", "1", "2"));
+  EXPECT_EQ((*of_three.train.labels)[0] + (*of_three.train.labels)[1], 1 + 2);
   Write(folder + "/none/readme.txt", "");
   EXPECT_THAT(Refusal(Vit(folder + "/none", 4, 3)), HasSubstr("no images"));
 }

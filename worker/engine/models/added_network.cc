@@ -1,6 +1,7 @@
 #include "worker/engine/models/added_network.h"
 
 #include "common/formats/huggingface.h"
+#include "common/formats/weight_files.h"
 #include "worker/engine/models/weights.h"
 
 namespace weft::engine {
@@ -15,11 +16,7 @@ Result<std::unique_ptr<LanguageModel>> LoadAddedNetwork(Env& env, Context& conte
   options.with_gradients = false;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> network,
                         NewLanguageModel(context, spec, options));
-  const Status imported = ImportWeights(env, folder, *network);
-  if (imported.code() == StatusCode::kCorrupt) {  // the user's file, which no retry mends
-    return InvalidError(imported.message() + "; hint: copy or export the folder again");
-  }
-  WEFT_RETURN_IF_ERROR(imported);
+  WEFT_RETURN_IF_ERROR(OfGivenFiles(ImportWeights(env, folder, *network)));
   WEFT_RETURN_IF_ERROR(network->Pack(context));
   return network;
 }
