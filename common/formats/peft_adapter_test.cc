@@ -81,6 +81,15 @@ WeightBuffer Into(Values& values) {
   };
 }
 
+/// Writes the adapter of a model, all of whose numbers are zero.
+Status ExportZeros(FaultEnv& env, const ModelSpec& model) {
+  const std::vector<float> zeros(1 << 16, 0.0f);
+  return ExportAdapter(env, "/adapter", model, {},
+                       [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
+                         return std::span<const float>(zeros);
+                       });
+}
+
 TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
   const PeftSpec gpt2 = AdaptedModel("gpt2/lora").peft;
   EXPECT_EQ(gpt2.method, "lora");
@@ -223,6 +232,40 @@ struct Folder {
   }
 };
 
+// Of versions that did not scale: alphas that scale by one.
+TEST(PeftAdapter, ALokrOfAnOldVersionIsNotScaled) {
+  ModelSpec model = BaseOf("llama");
+  const auto old = ReadAdapterConfig(Env::Posix(), Fixture("peft_0_8/llama_lokr"), model);
+  ASSERT_TRUE(old.ok()) << old.status().message();
+  EXPECT_EQ(old->rank, 1);
+  EXPECT_EQ(old->alpha, 1);  // The file has 2.
+  model.peft = *old;
+  FaultEnv env;
+  const Status written = ExportZeros(env, model);
+  ASSERT_TRUE(written.ok()) << written.message();
+  const Json config = *ParseJson(*ReadFile(env, kConfig));
+  EXPECT_EQ(config["alpha"], 1);
+  EXPECT_EQ(config["rank_dropout_scale"], false);
+  const auto again = ReadAdapterConfig(env, "/adapter", BaseOf("llama"));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->alpha, 1);
+
+  Folder patterns("llama/lokr");
+  patterns.config["rank_pattern"] = {{"k_proj", 1}};
+  patterns.config["alpha_pattern"] = {{"q_proj", 8}};
+  EXPECT_EQ(patterns.Refusal(), "");
+  const auto scaled = ReadAdapterConfig(patterns.env, "/adapter", patterns.base);
+  ASSERT_TRUE(scaled.ok()) << scaled.status().message();
+  EXPECT_EQ(scaled->alpha, 2);
+  EXPECT_EQ(scaled->alpha_pattern, (std::map<std::string, double>{{"q_proj", 8}}));
+  patterns.config.erase("rank_dropout_scale");
+  EXPECT_EQ(patterns.Refusal(), "");
+  const auto unscaled = ReadAdapterConfig(patterns.env, "/adapter", patterns.base);
+  ASSERT_TRUE(unscaled.ok()) << unscaled.status().message();
+  EXPECT_EQ(unscaled->alpha, 1);
+  EXPECT_EQ(unscaled->alpha_pattern, (std::map<std::string, double>{{"k_proj", 1}}));
+}
+
 TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
   EXPECT_EQ(Folder().Refusal(), "");
   const std::map<std::string, Json> settings = {{"bias", "lora_only"},
@@ -306,6 +349,15 @@ TEST(PeftAdapter, TrainedNormsAreThoseOfTheNetwork) {
     all.front().name = "base_model.model.transformer.h.0.attn.c_attn.ln_tuning_layers.weight";
   });
   EXPECT_THAT(linear.Refusal(), HasSubstr("of its token embedding or of a norm, nor of the model"));
+  // peft writes a norm that is saved as another tensor.
+  for (const char* saved : {"ln_f", "transformer"}) {
+    Folder twice("gpt2/ln_tuning");
+    twice.config["target_modules"] = {"ln_1", "ln_2"};
+    twice.config["modules_to_save"] = Json::array({saved});
+    EXPECT_THAT(twice.Refusal(),
+                HasSubstr("[\"" + std::string(saved) +
+                          "\"] with a norm, which is not computed with LN_TUNING"));
+  }
 }
 
 TEST(PeftAdapter, NormsThatAreNotTrainedWholeHaveNoFolder) {
@@ -314,13 +366,7 @@ TEST(PeftAdapter, NormsThatAreNotTrainedWholeHaveNoFolder) {
     model.peft.method = "selective";
     model.peft.modules_to_save = modules;
     FaultEnv env;
-    const std::vector<float> zeros(1 << 16, 0.0f);
-    const Status written =
-        ExportAdapter(env, "/adapter", model, {},
-                      [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
-                        return std::span<const float>(zeros);
-                      });
-    return std::string(written.message());
+    return std::string(ExportZeros(env, model).message());
   };
   EXPECT_EQ(refusal("gpt2", {"ln_f"}), "");
   EXPECT_EQ(refusal("bert_classes", {"LayerNorm", "classifier"}), "");
@@ -347,14 +393,32 @@ TEST(PeftAdapter, SavedModulesAreThoseOfPeft) {
   model.peft = *peft;
   model.peft.modules_to_save = {"norm"};
   FaultEnv env;
-  const std::vector<float> zeros(1 << 16, 0.0f);
-  ASSERT_TRUE(ExportAdapter(env, "/adapter", model, {},
-                            [&](const HuggingFaceTensor&) -> Result<std::span<const float>> {
-                              return std::span<const float>(zeros);
-                            })
-                  .ok());
+  ASSERT_TRUE(ExportZeros(env, model).ok());
   const Json config = *ParseJson(*ReadFile(env, kConfig));
   EXPECT_EQ(config["modules_to_save"], Json::array({"model.norm"}));
+}
+
+TEST(PeftAdapter, SavedModulesAreReadOnceEach) {
+  Folder empty("gpt2/dora");
+  empty.config["modules_to_save"] = {"ln_f", ""};
+  EXPECT_THAT(empty.Refusal(), HasSubstr("modules_to_save \"\", which is no name of a module"));
+  Folder repeated("gpt2/dora");
+  repeated.config["modules_to_save"] = {"ln_f", "ln_f", "ln_f"};
+  EXPECT_EQ(repeated.Refusal(), "");
+  const auto peft = ReadAdapterConfig(repeated.env, "/adapter", repeated.base);
+  ASSERT_TRUE(peft.ok()) << peft.status().message();
+  EXPECT_THAT(peft->modules_to_save, ElementsAre("ln_f"));
+  // Each of these names means the norms to peft.
+  Folder overlapping("llama/lora");
+  overlapping.config["modules_to_save"] = {"norm", "orm", "model.norm", "norm"};
+  overlapping.Refusal();
+  const auto norms = ReadAdapterConfig(overlapping.env, "/adapter", overlapping.base);
+  ASSERT_TRUE(norms.ok()) << norms.status().message();
+  EXPECT_THAT(
+      norms->modules_to_save,
+      ElementsAre("model.layers.0.input_layernorm", "model.layers.0.post_attention_layernorm",
+                  "model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm",
+                  "model.norm"));
 }
 
 TEST(PeftAdapter, HeadsThatPeftAddsOfItsOwnAccordNeedNotBeThere) {

@@ -33,6 +33,13 @@ Status ReadLycoris(const Json& config, PeftSpec& spec) {
   WEFT_RETURN_IF_ERROR(ReadFlag(config, "decompose_both", spec.decompose_both));
   WEFT_ASSIGN_OR_RETURN(spec.decompose_factor,
                         WholeNumber(config, "decompose_factor", -1, -1, 1 << 17));
+  // Versions of peft without this field do not scale a lokr.
+  if (config.contains("rank_dropout_scale")) return OkStatus();
+  spec.alpha = static_cast<double>(spec.rank);
+  spec.alpha_pattern.clear();
+  for (const auto& [pattern, rank] : spec.rank_pattern) {
+    spec.alpha_pattern[pattern] = static_cast<double>(rank);
+  }
   return OkStatus();
 }
 

@@ -25,9 +25,9 @@ struct NamedModules {
   std::vector<std::string> in_peft, here;
 };
 
-NamedModules ModulesNamed(const ModelSpec& model, const std::string& name) {
+NamedModules ModulesNamed(const std::set<std::string>& modules, const std::string& name) {
   NamedModules named;
-  for (const std::string& module : ModulesOf(model)) {
+  for (const std::string& module : modules) {
     if (module.ends_with(name)) named.in_peft.push_back(module);
     if (module == name || module.ends_with("." + name)) named.here.push_back(module);
   }
@@ -40,21 +40,30 @@ Status ReadSavedModules(const Json& config, const ModelSpec& model,
                         std::vector<std::string>& modules) {
   std::vector<std::string> names;
   WEFT_RETURN_IF_ERROR(ReadNames(config, "modules_to_save", names));
+  const std::set<std::string> all = ModulesOf(model);
+  std::set<std::string> seen, added;
+  const auto add = [&](const std::string& module) {
+    if (added.insert(module).second) modules.push_back(module);
+  };
   for (const std::string& name : names) {
-    const NamedModules named = ModulesNamed(model, name);
+    if (name.empty()) {
+      return InvalidError(HasField("modules_to_save", name) + ", which is no name of a module");
+    }
+    if (!seen.insert(name).second) continue;
+    const NamedModules named = ModulesNamed(all, name);
     const bool of_peft = name == "classifier" || name == "score";
     if (of_peft && named.in_peft.empty()) continue;
     if (named.in_peft == named.here) {
-      modules.push_back(name);
+      add(name);
     } else {
-      modules.insert(modules.end(), named.in_peft.begin(), named.in_peft.end());
+      for (const std::string& module : named.in_peft) add(module);
     }
   }
   return OkStatus();
 }
 
 void AddSavedModule(const ModelSpec& model, const std::string& module, Json& list) {
-  const NamedModules named = ModulesNamed(model, module);
+  const NamedModules named = ModulesNamed(ModulesOf(model), module);
   if (named.in_peft == named.here) {
     list.push_back(module);
   } else {

@@ -12,9 +12,9 @@ namespace weft {
 // modules_to_save of peft. There a name means every module whose name ends with its characters
 // ("norm" also for "input_layernorm"), in model.peft for those whose last parts it is.
 
-/// Adds those of a configuration, as model.peft names them. peft adds the heads of classifications
-/// of all families of its own accord; those that the model does not have are left out. kInvalid
-/// where it is no list of names.
+/// Adds those of a configuration, as model.peft names them, each once. peft adds the heads of
+/// classifications of all families of its own accord; those that the model does not have are left
+/// out. kInvalid where it is no list of names, or one of them is empty.
 Status ReadSavedModules(const Json& config, const ModelSpec& model,
                         std::vector<std::string>& modules);
 

@@ -14,8 +14,8 @@ namespace {
 
 constexpr char kType[] = "LN_TUNING";
 
-/// The layer of a weight or bias.
-std::string LayerOf(const std::string& parameter) {
+/// The module of a weight or bias.
+std::string ModuleOf(const std::string& parameter) {
   return parameter.substr(0, parameter.rfind('.'));
 }
 
@@ -33,7 +33,7 @@ TrainedLayers TrainedLayersOf(const ModelSpec& model) {
   TrainedLayers layers;
   std::map<std::string, int64_t> tensors, trained;
   for (const ParameterInfo& parameter : ParametersOf(model)) {
-    const std::string layer = LayerOf(parameter.name);
+    const std::string layer = ModuleOf(parameter.name);
     ++tensors[layer];
     if (parameter.frozen) continue;
     ++trained[layer];
@@ -58,7 +58,7 @@ bool IsNormConfig(const Json& config) {
 std::set<std::string> NormLayers(const ModelSpec& model) {
   std::set<std::string> norms;
   for (const ParameterInfo& parameter : PlainParametersOf(model)) {
-    if (IsNorm(parameter)) norms.insert(LayerOf(parameter.name));
+    if (IsNorm(parameter)) norms.insert(ModuleOf(parameter.name));
   }
   return norms;
 }
@@ -84,6 +84,12 @@ Result<PeftSpec> NormsFromConfig(const Json& config, const ModelSpec& model,
   ModelSpec tuned = model;
   tuned.peft = PeftSpec();
   tuned.peft.method = "selective";
+  tuned.peft.modules_to_save = saved;
+  if (!TrainedLayersOf(tuned).norms.empty()) {
+    return InvalidError(HasField("modules_to_save", config["modules_to_save"]) +
+                        " with a norm, which is not computed with LN_TUNING; hint: name norms in "
+                        "target_modules");
+  }
   tuned.peft.modules_to_save = with_saved(named);
   if (!named.empty() && TunesNorms(tuned) && TrainedLayersOf(tuned).norms == norms) {
     return tuned.peft;

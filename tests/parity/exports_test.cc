@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "common/env.h"
 #include "common/formats/chat_template.h"
@@ -249,7 +250,9 @@ class ExportsTest : public ::testing::TestWithParam<ExportCase> {
  protected:
   void SetUp() override {
     const char* kept = std::getenv("WEFT_EXPORTS");
-    root_ = kept != nullptr ? kept : ::testing::TempDir() + "weft_exports_" + GetParam().name;
+    root_ = kept != nullptr ? kept
+                            : ::testing::TempDir() + "weft_exports_" + GetParam().name + "_" +
+                                  std::to_string(getpid());
     folder_ = JoinPath(root_, GetParam().name);
     if (kept != nullptr) root_.clear();
   }

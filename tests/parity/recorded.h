@@ -15,7 +15,8 @@
 #include "common/formats/safetensors.h"
 #include "worker/engine/testing/tiny_run.h"
 
-// What make_fixtures.py and make_adapter_fixtures.py recorded in testdata, and training as they do.
+// What make_fixtures.py, make_adapter_fixtures.py and make_sparse24_fixtures.py recorded in
+// testdata, and training as they do.
 
 namespace weft::engine {
 
@@ -24,14 +25,19 @@ inline std::string Folder(const std::string& family) {
 }
 
 template <class T>
-std::vector<T> ReadTensor(const std::string& family, const std::string& name) {
-  auto file = SafetensorsFile::Open(Env::Posix(), Folder(family) + "/batch.safetensors");
+std::vector<T> ReadTensorOf(const std::string& path, const std::string& name) {
+  auto file = SafetensorsFile::Open(Env::Posix(), path);
   WEFT_CHECK(file.ok(), file.status().message());
   const SafetensorsView* view = file->Find(name);
   WEFT_CHECK(view != nullptr, name);
   std::vector<T> values(view->bytes.size() / sizeof(T));
   std::memcpy(values.data(), view->bytes.data(), view->bytes.size());
   return values;
+}
+
+template <class T>
+std::vector<T> ReadTensor(const std::string& family, const std::string& name) {
+  return ReadTensorOf<T>(Folder(family) + "/batch.safetensors", name);
 }
 
 /// That of the folder. A shared block is there once, as the model of one layer that it also is.
@@ -148,9 +154,9 @@ class RecordedTokens : public BatchSource {
 };
 
 /// As make_fixtures.py trains.
-inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
+inline JobSpec RecordedJob(const ModelSpec& model) {
   JobSpec job;
-  job.model = run.model->spec();
+  job.model = model;
   job.train.steps = 20;
   job.train.global_batch = 3;
   job.train.sequence_length = 20;
@@ -161,9 +167,19 @@ inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
   job.optimizer.beta2 = 0.95;
   job.optimizer.epsilon = 1e-6;
   job.optimizer.weight_decay = 0.1;
+  return job;
+}
+
+inline Plan RecordedPlan() {
   Plan plan;
   plan.precision = "fp32";
   plan.micro_batch = 3;
+  return plan;
+}
+
+inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
+  const JobSpec job = RecordedJob(run.model->spec());
+  const Plan plan = RecordedPlan();
   RecordedTokens tokens(RecordedBatch(family));
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});

@@ -1,7 +1,6 @@
 // 2:4 sparse training against PyTorch in float64, as make_sparse24_fixtures.py recorded it: the
 // loss of each of 20 steps, flip rates, and the matrices of the last MLP at their end.
-#include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,8 +8,8 @@
 
 #include "common/env.h"
 #include "common/formats/huggingface.h"
-#include "common/formats/safetensors.h"
 #include "common/json.h"
+#include "tests/parity/recorded.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -18,85 +17,23 @@
 namespace weft::engine {
 namespace {
 
-constexpr int64_t kSequences = 3, kLength = 20, kSteps = 20;
-
-std::string Folder(const std::string& family) {
-  return WEFT_SOURCE_DIR "/tests/parity/testdata/" + family;
-}
-
-template <class T>
-std::vector<T> Read(const std::string& path, const std::string& name) {
-  auto file = SafetensorsFile::Open(Env::Posix(), path);
-  WEFT_CHECK(file.ok(), file.status().message());
-  const SafetensorsView* view = file->Find(name);
-  WEFT_CHECK(view != nullptr, name);
-  std::vector<T> values(view->bytes.size() / sizeof(T));
-  std::memcpy(values.data(), view->bytes.data(), view->bytes.size());
-  return values;
-}
-
-/// One of the recorded sequences after the other.
-class RecordedTokens : public BatchSource {
- public:
-  explicit RecordedTokens(const std::string& family)
-      : tokens_(Read<int32_t>(Folder(family) + "/batch.safetensors", "tokens")),
-        targets_(Read<int32_t>(Folder(family) + "/batch.safetensors", "targets")) {}
-
-  int64_t Sequences() const override { return kSequences; }
-  Result<Batch> Get(int64_t, int64_t first_sequence, int64_t count) override {
-    Batch batch;
-    batch.sequences = count;
-    batch.length = kLength;
-    for (int64_t i = first_sequence * kLength; i < (first_sequence + count) * kLength; ++i) {
-      const auto at = static_cast<size_t>(i);
-      batch.tokens.push_back(tokens_[at]);
-      batch.targets.push_back(targets_[at]);
-      batch.positions.push_back(static_cast<int32_t>(i % kLength));
-      batch.target_count += targets_[at] >= 0 ? 1 : 0;
-    }
-    for (int64_t s = 0; s <= count; ++s) {
-      batch.sequence_starts.push_back(static_cast<int32_t>(s * kLength));
-    }
-    return batch;
-  }
-
- private:
-  std::vector<int32_t> tokens_, targets_;
-};
-
-/// The model of a folder.
+/// The model that training starts with.
 struct Imported : TinyRun {
   Imported(const std::string& family, const ModelOptions& options)
-      : TinyRun(Spec(family), options) {
+      : TinyRun(FileSpec(family), options) {
     const Status status = ImportWeights(Env::Posix(), Folder(family) + "/start", *model);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
   }
-  static ModelSpec Spec(const std::string& family) {
-    auto spec = ReadModelConfig(Env::Posix(), Folder(family) + "/start", ModelSpec());
-    WEFT_CHECK(spec.ok(), spec.status().message());
-    return *spec;
-  }
 };
 
 JobSpec JobOf(const std::string& family, const std::string& method, const Json& recorded) {
-  JobSpec job;
-  job.model = Imported::Spec(family);
-  job.train.steps = kSteps;
-  job.train.global_batch = kSequences;
-  job.train.sequence_length = kLength;
-  job.train.gradient_clip_norm = 1.0;
+  JobSpec job = RecordedJob(FileSpec(family));
   job.train.sparsity = {.method = method,
                         .decay = recorded["decay"].get<double>(),
                         .mask_interval = recorded["mask_interval"].get<int64_t>(),
                         .dense_share = recorded["dense_share"].get<double>(),
                         .gradient_estimate = "exact"};
-  job.schedule.kind = "constant";
-  job.schedule.warmup_steps = 0;
-  job.optimizer.learning_rate = 1e-3;
-  job.optimizer.beta2 = 0.95;
-  job.optimizer.epsilon = 1e-6;
-  job.optimizer.weight_decay = 0.1;
   return job;
 }
 
@@ -113,27 +50,18 @@ std::vector<float> InEngineOrder(const HuggingFaceTensor& tensor, const std::vec
   return turned;
 }
 
-double RelativeError(const TensorView& got, const std::vector<float>& expected) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    difference += std::pow(got.As<float>()[i] - expected[i], 2);
-    norm += std::pow(expected[i], 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
 // Twenty times what an f32 loses of a loss of 4.
 constexpr double kLossTolerance = 5e-6;
 
 /// Steps `run` as a job says. Losses are those of PyTorch, and so are flip rates of the searches.
 void ExpectStepsOf(const JobSpec& job, const std::string& family, const Json& recorded,
                    Imported& run, const Plan& plan) {
-  RecordedTokens tokens(family);
+  RecordedTokens tokens(RecordedBatch(family));
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
   std::vector<double> flip_rates;
-  for (size_t step = 0; step < kSteps; ++step) {
+  for (size_t step = 0; step < static_cast<size_t>(job.train.steps); ++step) {
     auto report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status().ToString();
     EXPECT_NEAR(report->loss, recorded["losses"][step].get<double>(), kLossTolerance) << step;
@@ -158,10 +86,7 @@ TEST_P(Sparse24Parity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   for (const std::string method : {"masked_decay", "sr_ste", "s_ste"}) {
     SCOPED_TRACE(method);
     const JobSpec job = JobOf(family, method, all[method]);
-    Plan plan;
-    plan.precision = "fp32";
-    plan.micro_batch = 1;
-    plan.accumulation_steps = kSequences;
+    const Plan plan = RecordedPlan();
     Imported run(family, ModelOptionsOf(plan, job.train));
     const Imported start(family, {&kFp32Precision, true, {}});
     ASSERT_NO_FATAL_FAILURE(ExpectStepsOf(job, family, all[method], run, plan));
@@ -172,11 +97,16 @@ TEST_P(Sparse24Parity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
       std::string recorded = method;
       recorded += "/" + tensor.name;
       const std::vector<float> end =
-          InEngineOrder(tensor, Read<float>(folder + "/trained.safetensors", recorded));
+          InEngineOrder(tensor, ReadTensorOf<float>(folder + "/trained.safetensors", recorded));
       const auto index = run.model->parameters().Find(tensor.parameter);
       ASSERT_TRUE(index.ok()) << tensor.parameter;
-      EXPECT_LT(RelativeError(run.model->parameters().value(*index), end), 1e-4) << tensor.name;
-      EXPECT_GT(RelativeError(start.model->parameters().value(*index), end), 1e-3) << tensor.name;
+      const auto error = [&](const Imported& of) {
+        const TensorView values = of.model->parameters().value(*index);
+        EXPECT_EQ(values.shape.Elements(), static_cast<int64_t>(end.size()));
+        return RelativeError(values.As<float>(), end.data(), end.size());
+      };
+      EXPECT_LT(error(run), 1e-4) << tensor.name;
+      EXPECT_GT(error(start), 1e-3) << tensor.name;
       ++compared;
     }
     EXPECT_EQ(compared, family == "gpt2" ? 2 : 3);
