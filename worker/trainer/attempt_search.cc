@@ -65,6 +65,8 @@ Result<std::vector<SizeCandidate>> Attempt::CompareSizes() {
   return candidates;
 }
 
+// Steps before a rollback read other batches than the last offset says, so that with several sizes
+// of images they count with the sizes of those.
 double Attempt::FlopsOfSearch(const std::vector<SizeCandidate>& candidates) const {
   const engine::TrainCounters& counters = trainer_->counters();
   const BatchSchedule schedule(spec_.job.train);

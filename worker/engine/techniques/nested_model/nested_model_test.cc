@@ -263,17 +263,22 @@ TEST(NestedModelTest, RanksAgreeWithOneRank) {
   EXPECT_LT(std::sqrt(difference / norm), 1e-3);
 }
 
-// Of 48 neurons each of two ranks has 24: the first one has all 20 of the nested network.
+// Of 48 neurons each of two ranks has 24: the first one has all 20 of the nested network. Of 36 it
+// has 18 of these, and the second one the other two.
 TEST(NestedModelTest, TensorParallelRanksFollowOneRank) {
   for (const char* family : {"gpt2", "llama"}) {
-    for (const bool sequence : {false, true}) {
-      SCOPED_TRACE(std::string(family) + (sequence ? ", sequence-parallel" : ""));
-      MeshCase c{Job(family), TinyPlan("fp32", 2, 2)};
-      c.job.train.steps = 6;
-      c.job.train.nested_model.joint_share = 0.5;
-      c.plan.mesh.tensor = 2;
-      c.plan.sequence_parallel = sequence;
-      ExpectFollows(TrainOnMesh(c), TrainOnMesh(c.Whole())[0], 1e-5, 1e-4);
+    for (const int64_t neurons : {48, 36}) {
+      for (const bool sequence : {false, true}) {
+        SCOPED_TRACE(std::string(family) + ", " + std::to_string(neurons) + " neurons" +
+                     (sequence ? ", sequence-parallel" : ""));
+        MeshCase c{Job(family), TinyPlan("fp32", 2, 2)};
+        c.job.model.mlp_width = neurons;
+        c.job.train.steps = 6;
+        c.job.train.nested_model.joint_share = 0.5;
+        c.plan.mesh.tensor = 2;
+        c.plan.sequence_parallel = sequence;
+        ExpectFollows(TrainOnMesh(c), TrainOnMesh(c.Whole())[0], 1e-5, 1e-4);
+      }
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -18,6 +19,7 @@
 #include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/saved_files.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -306,6 +308,58 @@ TEST(TokenAdaptersTest, MeshesFollowOneRank) {
       way.change(meshes.plan);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
       ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    }
+  }
+}
+
+// The same ranks bit for bit, others up to rounding.
+TEST(TokenAdaptersTest, RanksWithShardedParametersGoOnFromACheckpoint) {
+  for (const Case& c : Cases()) {
+    if (c.model.family == "bert" || !c.name.ends_with("tokens")) continue;
+    MeshCase two{JobOf(c), TinyPlan("fp32", 2, 1)};
+    two.plan.mesh.data = 2;
+    two.plan.zero_stage = 3;
+    two.plan.bucket_bytes = 4000;
+    MeshCase four = two;
+    four.plan.mesh.tensor = 2;
+    const auto on_ranks = [](const MeshCase& meshes, const auto& run) {
+      RunRanks(static_cast<int>(meshes.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+        MeshRank rank(meshes, world);
+        run(rank, world);
+      });
+    };
+    const auto losses_of = [](Trainer& trainer, int steps) {
+      std::vector<double> losses;
+      for (int i = 0; i < steps; ++i) {
+        const auto report = trainer.Step();
+        WEFT_CHECK(report.ok(), report.status().message());
+        losses.push_back(report->loss);
+      }
+      return losses;
+    };
+    SavedFiles files;
+    TrainCounters counters;
+    std::vector<double> losses;
+    on_ranks(two, [&](MeshRank& rank, Collective& world) {
+      losses_of(*rank.trainer, 3);
+      files.Write(*rank.trainer, world);
+      const TrainCounters saved = rank.trainer->counters();
+      const std::vector<double> next = losses_of(*rank.trainer, 2);
+      if (world.rank() > 0) return;
+      counters = saved;
+      losses = next;
+    });
+    for (const MeshCase* meshes : {&two, &four}) {
+      SCOPED_TRACE(c.name + (meshes == &two ? "" : ", also tensor-parallel"));
+      on_ranks(*meshes, [&](MeshRank& rank, Collective&) {
+        ASSERT_TRUE(rank.run.model->parameters().Initialize(99).ok());
+        const Status status = files.Read(*rank.trainer);
+        ASSERT_TRUE(status.ok()) << status.message();
+        ASSERT_TRUE(rank.trainer->Restored(counters).ok());
+        const std::vector<double> next = losses_of(*rank.trainer, 2);
+        const double off = meshes == &two ? 0 : 2e-5;
+        for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(next[i], losses[i], off) << i;
+      });
     }
   }
 }

@@ -94,7 +94,7 @@ class MaskedTwin {
     return {values.begin(), values.end()};
   }
 
-  /// Of the mean loss over `batch`, by `values` of the whole network.
+  /// Of the mean loss over `batch`, by `values` of the whole network; zero where that is frozen.
   std::vector<double> Gradient(const std::vector<double>& values,
                                const std::vector<NumberOwner>& owners, int64_t rank,
                                const Batch& batch, int64_t first_sequence) {
@@ -113,6 +113,10 @@ class MaskedTwin {
         static_cast<double>(batch.target_count);
     std::vector<double> gradient;
     for (int64_t p = 0; p < parameters.size(); ++p) {
+      if (!parameters[p].trainable()) {
+        gradient.resize(gradient.size() + static_cast<size_t>(parameters[p].shape.Elements()));
+        continue;
+      }
       for (const float g : ValuesOf(parameters.gradient(p))) {
         const NumberOwner& owner = owners[gradient.size()];
         gradient.push_back(double{g} * FactorOf(owner, rank, parameters[p].output_weight()));

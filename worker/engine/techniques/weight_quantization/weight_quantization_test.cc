@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/weight_quantization/weight_quantization_cost.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/saved_files.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -387,6 +389,80 @@ TEST(WeightQuantization, TensorParallelRanksFollowOne) {
           ++words;
         }
         EXPECT_GT(words, 0);
+      }
+    }
+  }
+}
+
+/// Codes and scales of all quantised weights, as far as this rank holds them.
+std::vector<std::vector<char>> HeldWords(const ParameterSet& parameters) {
+  std::vector<std::vector<char>> words;
+  for (const NamedTensor& tensor : parameters.NamedValues()) {
+    if (parameters[tensor.parameter].quantized_words == 0) continue;
+    const auto* data = static_cast<const char*>(tensor.view.data);
+    words.emplace_back(data, data + tensor.view.Bytes());
+  }
+  return words;
+}
+
+// Of some rows or columns, of successive elements, and of both; scales in bytes and in f32.
+TEST(WeightQuantization, CheckpointsAreReadOnOtherMeshesBitForBit) {
+  struct Way {
+    const char* name;
+    void (*change)(Plan& plan);
+  };
+  const Way one = {"one rank", [](Plan&) {}};
+  const Way sharded = {"data, sharded parameters", [](Plan& plan) {
+                         plan.mesh.data = 2;
+                         plan.zero_stage = 3;
+                       }};
+  const Way tensor = {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }};
+  const Way both = {"tensor and data, sharded parameters", [](Plan& plan) {
+                      plan.mesh.tensor = plan.mesh.data = 2;
+                      plan.zero_stage = 3;
+                    }};
+  const Way stages = {"tensor and pipeline", [](Plan& plan) {
+                        plan.mesh.tensor = plan.mesh.pipeline = 2;
+                        plan.stage_blocks = {1, 1};
+                      }};
+  for (const char* family : {"gpt2", "llama"}) {
+    MeshCase c{Job(family), TinyPlan("fp32", 2, 2)};
+    c.job.model.width = 64;
+    c.job.model.mlp_width = 128;
+    c.job.model.weight_quantization.double_quantization = c.job.model.family == "gpt2";
+    c.plan.bucket_bytes = 4000;
+    const auto on_ranks = [&](const Way& way, const auto& run) {
+      MeshCase meshes = c;
+      way.change(meshes.plan);
+      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+      RunRanks(static_cast<int>(meshes.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+        MeshRank rank(meshes, world);
+        run(rank, world);
+      });
+    };
+    for (const Way& from : {one, sharded, tensor, both, stages}) {
+      SavedFiles files;
+      on_ranks(from, [&](MeshRank& rank, Collective& world) {
+        ASSERT_TRUE(rank.trainer->Step().ok());
+        files.Write(*rank.trainer, world);
+      });
+      for (const Way& to : {one, both}) {
+        SCOPED_TRACE(std::string(family) + ", " + from.name + " to " + to.name);
+        SavedState read;
+        std::mutex mutex;
+        on_ranks(to, [&](MeshRank& rank, Collective&) {
+          // Training has left the words as they were at the start.
+          ParameterSet& parameters = rank.run.model->parameters();
+          const auto words = HeldWords(parameters);
+          ASSERT_TRUE(parameters.Initialize(99).ok());
+          EXPECT_TRUE(HeldWords(parameters) != words);
+          const Status status = files.Read(*rank.trainer);
+          ASSERT_TRUE(status.ok()) << status.message();
+          EXPECT_TRUE(HeldWords(parameters) == words);
+          const std::lock_guard lock(mutex);
+          read.Add(rank.trainer->StateTensors());
+        });
+        EXPECT_TRUE(read.tensors == files.state().tensors);
       }
     }
   }
