@@ -370,7 +370,7 @@ std::ptrdiff_t MostFilesThatName(std::string_view technique) {
       // Phases have its field, too, and the trainer searches a size with it.
       {"layer_sampling", 12},
       // Who reads the folders of Hugging Face's library, which has its name.
-      {"peft", 12},
+      {"peft", 14},
   };
   for (const Exception& exception : kExceptions) {
     if (exception.technique == technique) return exception.most;

@@ -156,15 +156,19 @@ std::vector<std::string> ParameterList::Names() const {
 }
 
 Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
-  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, Names()));
-  bool trains = false;
+  // Of the whole network: a stage may have nothing to train.
+  const std::vector<std::string> names = Names();
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
+  const bool trains = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return !MatchesAny(patterns, name);
+  });
+  if (!trains) return NothingToTrainError();
   for (Parameter& parameter : parameters_) {
     if (MatchesAny(patterns, parameter.name) || MatchesAny(patterns, parameter.in_place_of)) {
       parameter.frozen = true;
     }
-    trains = trains || !parameter.frozen;
   }
-  return trains ? OkStatus() : NothingToTrainError();
+  return OkStatus();
 }
 
 void ParameterList::SetExpertRank(int64_t rank, int64_t ranks) {
