@@ -34,7 +34,8 @@ void Table::Print(std::ostream& out) const {
     for (size_t i = 0; i < row.size(); ++i) {
       line += row[i];
       if (i + 1 == row.size()) break;
-      line.append(static_cast<size_t>(widths[i] - CountColumns(row[i]) + 2), ' ');
+      const int missing = widths[i] - CountColumns(row[i]);
+      line.append(static_cast<size_t>(missing) + 2, ' ');
     }
     out << line << '\n';
   }

@@ -84,7 +84,7 @@ Result<PeftSpec> NormsFromConfig(const Json& config, const ModelSpec& model,
   ModelSpec tuned = model;
   tuned.peft = PeftSpec();
   tuned.peft.method = "selective";
-  tuned.peft.modules_to_save = saved;
+  tuned.peft.modules_to_save = with_saved({});
   if (!TrainedLayersOf(tuned).norms.empty()) {
     return InvalidError(HasField("modules_to_save", config["modules_to_save"]) +
                         " with a norm, which is not computed with LN_TUNING; hint: name norms in "

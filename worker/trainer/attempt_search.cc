@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kBatches = 16;
 
 std::string SizeText(const SizeCandidate& candidate) {
-  const std::string layers = std::to_string(candidate.layers) + " layers";
+  std::string layers = std::to_string(candidate.layers) + " layers";
   if (candidate.image_size == 0) return layers;
   return layers + " and images of " + std::to_string(candidate.image_size) + " pixels a side";
 }
