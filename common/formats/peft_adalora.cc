@@ -9,6 +9,7 @@
 #include "common/formats/peft_config.h"
 #include "common/formats/peft_fields.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 #include "common/text.h"
 
 namespace weft {
@@ -18,14 +19,9 @@ constexpr std::string_view kDiagonal = ".lora_E";
 constexpr std::string_view kColumns = ".lora_B";  // ranks are the columns of this one
 constexpr std::string_view kPatternKey = "rank_pattern";
 
-/// The layer of a tensor of an adapter.
-std::string LayerOfTensor(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
-}
-
 /// Of a tensor the flags of its ranks; null where files have all.
 const std::vector<bool>* FlagsOf(const HuggingFaceTensor& tensor, const KeptRanks& kept) {
-  const auto found = kept.find(LayerOfTensor(tensor.parameter));
+  const auto found = kept.find(ModuleOf(tensor.parameter));
   return found == kept.end() ? nullptr : &found->second;
 }
 
@@ -116,7 +112,7 @@ Result<KeptRanks> KeptRanksOf(const ModelSpec& model, const WeightValues& values
     if (!parameter.name.ends_with(kDiagonal)) continue;
     const HuggingFaceTensor tensor{parameter.name, parameter.name, parameter.shape, false, {}};
     WEFT_ASSIGN_OR_RETURN(const std::span<const float> diagonal, values(tensor));
-    std::vector<bool>& own = kept[LayerOfTensor(parameter.name)];
+    std::vector<bool>& own = kept[ModuleOf(parameter.name)];
     for (const float each : diagonal.first(ElementCount(tensor))) {
       own.push_back(each != 0);
       any = any || each != 0;

@@ -8,16 +8,12 @@
 #include "common/formats/peft_modules.h"
 #include "common/formats/peft_tokens.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 
 namespace weft {
 namespace {
 
 constexpr char kType[] = "LN_TUNING";
-
-/// The module of a weight or bias.
-std::string ModuleOf(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
-}
 
 bool IsNorm(const ParameterInfo& parameter) {
   return parameter.role == ParameterRole::kNorm || parameter.role == ParameterRole::kHeadNorm;

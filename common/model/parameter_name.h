@@ -13,4 +13,10 @@ inline std::string LayerOf(std::string_view weight) {
   return std::string(weight);
 }
 
+/// The name of the module that has a parameter, a weight or a bias: "blocks.0.ln_1" of
+/// "blocks.0.ln_1.bias"; a name without dots as it is.
+inline std::string ModuleOf(std::string_view parameter) {
+  return std::string(parameter.substr(0, parameter.rfind('.')));
+}
+
 }  // namespace weft

@@ -12,5 +12,11 @@ TEST(LayerOf, TakesTheEndingOffWeightsAlone) {
   EXPECT_EQ(LayerOf("weight"), "weight");
 }
 
+TEST(ModuleOf, TakesTheLastPartOff) {
+  EXPECT_EQ(ModuleOf("blocks.0.ln_1.weight"), "blocks.0.ln_1");
+  EXPECT_EQ(ModuleOf("blocks.0.ln_1.bias"), "blocks.0.ln_1");
+  EXPECT_EQ(ModuleOf("weight"), "weight");
+}
+
 }  // namespace
 }  // namespace weft
