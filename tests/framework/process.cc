@@ -31,6 +31,7 @@ Process Process::Start(const std::vector<std::string>& arguments,
   if (process.pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
+    signal(SIGPIPE, SIG_DFL);  // the test ignores it, and a program inherits that
     dup2(log, 1);
     dup2(log, 2);
     execve(argv[0], argv.data(), envp.data());

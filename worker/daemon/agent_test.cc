@@ -26,7 +26,6 @@ using ::testing::HasSubstr;
 class AgentTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    signal(SIGPIPE, SIG_IGN);
     dir_ = ::testing::TempDir() + "agent_" + std::to_string(getpid());
     ASSERT_TRUE(Env::Posix().CreateDirs(dir_ + "/runs").ok());
     owner_ = "WEFT_RANK_OWNER=" + dir_;

@@ -25,8 +25,6 @@ class RankProcessTest : public ::testing::Test {
     std::optional<int> wait_status;
   };
 
-  void SetUp() override { signal(SIGPIPE, SIG_IGN); }
-
   std::unique_ptr<Run> Start(const std::string& script, pid_t group = 0) {
     auto run = std::make_unique<Run>();
     RankCommand command{{"/bin/sh", "-c", script}, {Marker()}, 3, group};

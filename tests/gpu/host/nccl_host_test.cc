@@ -137,14 +137,17 @@ TEST(NcclCollective, TheHostGoesOnWhileTheStreamWaits) {
   });
 }
 
+/// Four devices, for all tests.
+class FakeDevices : public testing::Environment {
+ public:
+  void SetUp() override {
+    host_cuda::SetDeviceCount(4);
+    host_cuda::DeferWork(true);
+    // Not there, so that the machine's own NCCL, if any, is not taken for the fake.
+    setenv("WEFT_NCCL_LIBRARY", "/nonexistent/libnccl.so.2", 1);
+  }
+};
+const testing::Environment* const fake_devices = testing::AddGlobalTestEnvironment(new FakeDevices);
+
 }  // namespace
 }  // namespace weft::engine
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  weft::host_cuda::SetDeviceCount(4);
-  weft::host_cuda::DeferWork(true);
-  // Not there, so that the machine's own NCCL, if any, is not taken for the fake.
-  setenv("WEFT_NCCL_LIBRARY", "/nonexistent/libnccl.so.2", 1);
-  return RUN_ALL_TESTS();
-}

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -164,7 +163,6 @@ Result<std::unique_ptr<Collective>> Join(int rank, Store& store,
 }
 
 TEST(Strangers, AreTurnedAwayWhileTheRanksJoinAndWork) {
-  signal(SIGPIPE, SIG_IGN);
   HashStore store;
   const std::vector<uint16_t> before = ListeningPorts();
   Result<std::unique_ptr<Collective>> first = UnavailableError("not yet");
@@ -198,7 +196,6 @@ TEST(Strangers, AreTurnedAwayWhileTheRanksJoinAndWork) {
 }
 
 TEST(Strangers, MoreThanARankWaitsForDoNotKeepItsPeerOut) {
-  signal(SIGPIPE, SIG_IGN);
   HashStore store;
   const size_t before = ListeningPorts().size();
   Result<std::unique_ptr<Collective>> first = UnavailableError("not yet");
@@ -233,7 +230,6 @@ class OtherToken : public Store {
 };
 
 TEST(Strangers, ARankWithAnotherTokenDoesNotJoin) {
-  signal(SIGPIPE, SIG_IGN);
   HashStore store;
   OtherToken others(store);
   // Gloo waits five times as long for a connection.
@@ -289,7 +285,6 @@ class Unreachable : public Store {
 };
 
 TEST(Strangers, ARankThatReachesAPeerInVainNamesIt) {
-  signal(SIGPIPE, SIG_IGN);
   HashStore store;
   // Either of the two may be the one that connects: the order of their addresses says.
   Unreachable from_0(store, 2), from_2(store, 0);
