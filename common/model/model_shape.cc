@@ -252,7 +252,11 @@ ModelShape ShapeOf(const JobSpec& job) {
   ModelShape shape(model);
   shape.masked_share = job.data.masking.probability;
   if (const std::optional<RankUnits> units = UnitsOfRank(job)) {
-    shape.rank_share = units->share;
+    const auto of_all = [](int64_t own, int64_t all) {
+      return static_cast<double>(own) / static_cast<double>(all);
+    };
+    shape.largest_rank = {of_all(units->kv_heads, KvHeads(model)),
+                          of_all(units->neurons, MlpWidth(model))};
     shape.computed.attention *= units->share;
     shape.computed.mlp *= units->share;
   }

@@ -144,8 +144,11 @@ struct ModelShape {
   bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 
   int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
-  ComputedShares computed;     ///< Of micro-batches of many sequences, see ComputedSharesOf.
-  double rank_share = 1;       ///< Of it, that which a rank's units have (RankUnits).
+  /// Of micro-batches of many sequences, see ComputedSharesOf; in the mean over the ranks, where
+  /// they compute different units.
+  ComputedShares computed;
+  /// Of what is not skipped, the units of the rank with most (RankUnits). The others wait for it.
+  ComputedShares largest_rank;
 
   /// The share of tokens that a masked language model has to predict.
   double masked_share = MaskingSpec().probability;
