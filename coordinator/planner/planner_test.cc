@@ -341,6 +341,22 @@ TEST(PlanJob, TakesNoMoreRanksThanATechniqueHasPartsFor) {
   EXPECT_EQ(most_ranks(), 2);
 }
 
+TEST(PlanJob, CountsWhatTensorParallelRanksSendForANestedNetwork) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = job.resources.tensor_parallel = 2;
+  job.resources.threads_per_rank = 2;
+  job.resources.micro_batch = 2;
+  const auto exposed = [&] {
+    return Best(job, Cluster(1, 4, 64 * kGiB)).prediction.time.exposed_communication_seconds;
+  };
+  const double alone = exposed();
+  EXPECT_GT(alone, 0);
+  // In half of the steps a third of the blocks once more: of 4 x 12 + 2 sums of the stream and a
+  // gather, 4 x 4 + 2 and a gather.
+  job.train.nested_model = {.layers = 4, .joint_share = 0.5};
+  EXPECT_NEAR(exposed() / alone, 1 + 0.5 * 18 / 50, 0.02);
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {

@@ -227,6 +227,24 @@ TEST(CostOfPass, HasRowsAndKeysOfVirtualTokens) {
   EXPECT_GT(longer.gemm_seconds, prefix.gemm_seconds);
 }
 
+TEST(TensorSeconds, HaveTheSecondPassOfTheStepsThatTrainANestedNetwork) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape(4);
+  inputs.tokens = 256;
+  inputs.ranks_on_worker = 4;
+  inputs.recomputed_blocks = 6;
+  inputs.recomputed_attentions = 3;
+  StepInputs small = inputs;
+  small.shape.spec.layers = small.recomputed_blocks = 4;
+  small.recomputed_attentions = 0;
+  const double whole = TensorSeconds(inputs, *rates), nested = TensorSeconds(small, *rates);
+  EXPECT_GT(nested, whole / 4);
+  inputs.second_pass = SecondPass{.layers = 4, .share = 0.25};
+  EXPECT_DOUBLE_EQ(TensorSeconds(inputs, *rates), whole + 0.25 * nested);
+}
+
 TEST(PredictStep, DequantizesWeightsInBothPassesAndPacksNoFrozenMatrixAnew) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);
