@@ -234,11 +234,7 @@ Result<PlanExplanation> ExplainPhase(const JobSpec& job, const ClusterProfile& c
   }
   const auto phase = static_cast<size_t>(query.phase - 1);
   const JobSpec own = JobOfPhase(job, phase);
-  const JobCheck check = [&](const JobSpec& planned) -> Status {
-    WEFT_RETURN_IF_ERROR(ValidateJob(planned));
-    return CheckPhaseCompatibility(job, phase, planned);
-  };
-  return Explainer(own, cluster, query, stop, check).Run();
+  return Explainer(own, cluster, query, stop, CheckOfPhase(job, phase)).Run();
 }
 
 }  // namespace
