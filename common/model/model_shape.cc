@@ -213,6 +213,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     for (const ParameterInfo& source : sources_of_it) {
       sources += here * source.Elements();
       largest_source = std::max(largest_source, source.Elements());
+      if (HasPartialGradients(*this, source)) partial_gradients += here * source.Elements();
     }
   }
   stored += sources;

@@ -114,7 +114,8 @@ struct ModelShape {
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   int64_t only_multiplied = 0;          ///< Those of them whose type FrozenMatrixType says.
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
-  /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
+  /// routers, what is of whole weights (ParameterInfo::of_whole_weight) and, with sequence
+  /// parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).

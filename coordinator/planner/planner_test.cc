@@ -357,6 +357,26 @@ TEST(PlanJob, CountsWhatTensorParallelRanksSendForANestedNetwork) {
   EXPECT_NEAR(exposed() / alone, 1 + 0.5 * 18 / 50, 0.02);
 }
 
+TEST(PlanJob, CountsTheStepWorkOfTechniquesOnceInAReplicaOfTheModel) {
+  JobSpec job = Gpt2Job();
+  job.model.low_rank_core.rank = 64;
+  job.resources.threads_per_rank = 2;
+  job.resources.micro_batch = 2;
+  const auto flops = [&](int64_t tensor, int64_t pipeline, int64_t data) {
+    job.resources.tensor_parallel = tensor;
+    job.resources.pipeline_parallel = pipeline;
+    job.resources.ranks = tensor * pipeline * data;
+    return Best(job, Cluster(2, 4, 64 * kGiB)).prediction.model_flops_per_step;
+  };
+  const double one = flops(1, 1, 1);
+  EXPECT_DOUBLE_EQ(flops(2, 1, 1), one);
+  EXPECT_DOUBLE_EQ(flops(1, 2, 1), one);
+  // Each of two replicas makes its weights.
+  const double two = flops(1, 1, 2);
+  EXPECT_GT(two, one);
+  EXPECT_DOUBLE_EQ(flops(2, 1, 2), two);
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {
