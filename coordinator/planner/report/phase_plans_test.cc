@@ -108,7 +108,7 @@ JobSpec TwoPhases() {
 TEST(PhasePlans, ThePlannerLeavesOutMeshesThatAPhaseRefuses) {
   const ClusterProfile machines = TwoMachines();
   JobSpec search = TwoPhases(), learned = TwoPhases();
-  search.train.global_batch = 16;
+  search.train.global_batch = 2;
   search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
   learned.phases[1].growth.method = "ligo";
   for (const auto& [asked, number] : {std::pair(&search, 1), {&learned, 2}}) {
@@ -138,9 +138,10 @@ TEST(PhasePlans, ThePlannerLeavesOutMeshesThatAPhaseRefuses) {
       if (!way.name.starts_with("pipeline")) continue;
       EXPECT_FALSE(way.fits) << way.name;
     }
-    query.phase = 0;
-    EXPECT_TRUE(PlanPhases(job, machines, query).ok());
   }
+  PlanQuery query;
+  query.any_mesh = true;
+  EXPECT_TRUE(PlanPhases(learned, machines, query).ok());
 }
 
 TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {

@@ -67,6 +67,8 @@ TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
          plan.mesh.pipeline = plan.mesh.tensor = 2;
          plan.pipeline_schedule = "zero_bubble";
          plan.stage_blocks = {1, 1};
+         plan.micro_batch = 1;
+         plan.accumulation_steps = 4;
        }},
   };
   for (const char* family : {"gpt2", "llama"}) {
