@@ -27,22 +27,10 @@ struct PlanOptions {
   std::string file;
   std::string cluster;
   std::string costs;
-  std::string jobs;   ///< Folder for what is to be measured.
-  int64_t phase = 0;  ///< Of the job, from 1; 0: the whole job.
+  std::string jobs;  ///< Folder for what is to be measured.
   bool propose_phases = false;
   PlanQuery query;
 };
-
-/// The job, or the phase that is asked for.
-Result<JobSpec> LoadJob(const PlanOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file));
-  if (options.phase == 0) return job;
-  if (options.phase > std::ssize(job.phases)) {
-    return InvalidError("--phase " + std::to_string(options.phase) + ": the job has " +
-                        std::to_string(job.phases.size()) + " phases");
-  }
-  return JobOfPhase(job, static_cast<size_t>(options.phase - 1));
-}
 
 /// Finds a report by `find` on the machines that --cluster names, which needs no coordinator at
 /// all, or asks for that of the attached workers.
@@ -119,10 +107,11 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   if (options.query.measure > 0 && session.output == OutputFormat::kHtml) {
     return Fail(session, InvalidError("--measure has no HTML form"));
   }
-  const Result<JobSpec> job = LoadJob(options);
+  const Result<JobSpec> job = LoadJobFile(options.file);
   if (!job.ok()) return Fail(session, job.status());
   if (options.propose_phases) return ProposePhases(session, *job);
-  if (!CheckOnePhase(*job).ok()) return ShowPhases(session, options, *job);
+  if (options.query.phase == 0 && !CheckOnePhase(*job).ok())
+    return ShowPhases(session, options, *job);
   const auto explanation =
       Ask<planner::PlanExplanation>(session, options, *job, planner::ExplainPlan);
   if (!explanation.ok()) return Fail(session, explanation.status());
@@ -151,7 +140,7 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
                    "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
                    "sequence parallelism too, where the job leaves them at their defaults");
   command
-      .add_option("--phase", options.phase,
+      .add_option("--phase", query.phase,
                   "Of a job with phases the one to plan, from 1 (default: all in one table)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command.add_flag("--propose-phases", options.propose_phases,

@@ -50,7 +50,10 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.recompute_segment = resources.recompute_segment;
   inputs.activation_bits = resources.activation_bits;
   // Activations are of these; what the rank has of parameters is counted already.
-  if (const auto units = UnitsOfRank(planned)) NarrowTo(*units, inputs.shape.spec);
+  if (const auto units = UnitsOfRank(planned)) {
+    inputs.evaluated = inputs.shape.spec;
+    NarrowTo(*units, inputs.shape.spec);
+  }
   return inputs;
 }
 

@@ -25,10 +25,10 @@ MemoryMachine CudaMachine(std::string_view compute_capability);
 MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMachine& machine);
 
 /// The part of it that holds for every plan of a mesh: `planned` asks for what was chosen
-/// (JobAsPlanned), and `shape` is its ShapeOfRank; the sizes of blocks are then those that a rank
-/// computes (RankUnits). Left at their defaults are batches, threads,
-/// ranks and what they shard, recomputation, and what is counted parameter by parameter: optimizer,
-/// open_gradients, kept.
+/// (JobAsPlanned), and `shape` is its ShapeOfRank; the sizes of blocks are then those that steps of
+/// a rank compute (RankUnits). Left at their defaults are batches, threads, ranks and what they
+/// shard, recomputation, and what is counted parameter by parameter: optimizer, open_gradients,
+/// kept.
 MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
                                 const MemoryMachine& machine);
 

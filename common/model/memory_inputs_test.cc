@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/pass_memory.h"
+
 namespace weft {
 namespace {
 
@@ -69,6 +71,19 @@ TEST(MemoryInputsOf, FollowsThePlanWhereTheJobLeavesItOpen) {
   EXPECT_EQ(MemoryInputsOf(job, plan, {}).zero_stage, 0);
   plan.zero_stage = 3;
   EXPECT_GT(MemoryInputsOf(job, plan, {}).sharded.forward_payload, 0);
+}
+
+TEST(MemoryInputsOf, EvaluationsOfRanksWithSomeOfTheUnitsAreOfTheWholeNetwork) {
+  JobSpec job = Job();
+  job.train.local_steps = 8;
+  const Plan plan = PlanOf({.data = 4});
+  const MemoryInputs whole = MemoryInputsOf(job, plan, {});
+  job.train.local_sub_networks = true;
+  const MemoryInputs narrow = MemoryInputsOf(job, plan, {});
+  EXPECT_EQ(narrow.shape.spec.heads, 1);
+  EXPECT_LT(PassSizes(narrow).before, PassSizes(whole).before / 3);
+  EXPECT_EQ(EvaluationBytes(narrow), EvaluationBytes(whole));
+  EXPECT_GE(WorkspacePeak(narrow, 0), EvaluationBytes(whole));
 }
 
 TEST(MemoryInputsOf, LeavesStagesOfAPipelineTheirBlocks) {

@@ -118,6 +118,8 @@ struct MemoryInputs {
   std::optional<ModelShape> added_network;  ///< Frozen and whole; its logits are added.
   bool keeps_own_logits = false;            ///< As TechniqueCost::KeepsOwnLogits.
   bool local_steps = false;  ///< Of `ranks` those of a worker sum gradients in every step.
+  /// The network that evaluations compute, where steps compute some of its units (RankUnits).
+  std::optional<ModelSpec> evaluated;
 
   /// Rows that the products with keys and values work on.
   int64_t AttendedRows() const { return micro_batch * (sequence_length + prefix_rows); }

@@ -213,6 +213,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     for (const ParameterInfo& source : sources_of_it) {
       sources += here * source.Elements();
       largest_source = std::max(largest_source, source.Elements());
+      if (HasPartialGradients(*this, source)) partial_gradients += here * source.Elements();
     }
   }
   stored += sources;
@@ -252,7 +253,11 @@ ModelShape ShapeOf(const JobSpec& job) {
   ModelShape shape(model);
   shape.masked_share = job.data.masking.probability;
   if (const std::optional<RankUnits> units = UnitsOfRank(job)) {
-    shape.rank_share = units->share;
+    const auto of_all = [](int64_t own, int64_t all) {
+      return static_cast<double>(own) / static_cast<double>(all);
+    };
+    shape.largest_rank = {of_all(units->kv_heads, KvHeads(model)),
+                          of_all(units->neurons, MlpWidth(model))};
     shape.computed.attention *= units->share;
     shape.computed.mlp *= units->share;
   }

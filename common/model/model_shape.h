@@ -114,7 +114,8 @@ struct ModelShape {
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   int64_t only_multiplied = 0;          ///< Those of them whose type FrozenMatrixType says.
   /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
-  /// routers and, with sequence parallelism, the replicated parameters of the residual stream.
+  /// routers, what is of whole weights (ParameterInfo::of_whole_weight) and, with sequence
+  /// parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
@@ -144,8 +145,11 @@ struct ModelShape {
   bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 
   int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
-  ComputedShares computed;     ///< Of micro-batches of many sequences, see ComputedSharesOf.
-  double rank_share = 1;       ///< Of it, that which a rank's units have (RankUnits).
+  /// Of micro-batches of many sequences, see ComputedSharesOf; in the mean over the ranks, where
+  /// they compute different units.
+  ComputedShares computed;
+  /// Of what is not skipped, the units of the rank with most (RankUnits). The others wait for it.
+  ComputedShares largest_rank;
 
   /// The share of tokens that a masked language model has to predict.
   double masked_share = MaskingSpec().probability;

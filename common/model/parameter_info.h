@@ -143,8 +143,9 @@ struct ParameterInfo : ParameterAttributes {
                                  ///< this (TechniqueCost::MergedNumbers), and not this itself.
   bool of_all_blocks = false;    ///< Of unit 0: all blocks compute with it, so that it is gathered
                                  ///< once a step where others are gathered unit by unit.
-  bool of_whole_weight = false;  ///< Of an adapter: it is not cut with its weight. Tensor-parallel
-                                 ///< ranks have all of it, and a partial gradient each.
+  bool of_whole_weight = false;  ///< Of an adapter or a source: it is not cut with its weight.
+                                 ///< Tensor-parallel ranks have all of it, and a partial gradient
+                                 ///< each.
 
   int64_t Elements() const {
     int64_t count = 1;

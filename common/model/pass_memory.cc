@@ -530,6 +530,13 @@ int64_t BatchBytes(const MemoryInputs& inputs) {
 }
 
 int64_t EvaluationBytes(const MemoryInputs& inputs) {
+  if (inputs.evaluated) {
+    MemoryInputs whole = inputs;
+    whole.shape.spec = *inputs.evaluated;
+    whole.evaluated.reset();
+    whole.job_workspace = {};  // of steps alone: all units are multiplied by dense weights
+    return EvaluationBytes(whole);
+  }
   const PassSizes size(inputs);
   // All results of a block count as workspace.
   const int64_t inner = inputs.shape.spec.experts > 0 ? size.active : size.inner;

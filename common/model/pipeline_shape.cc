@@ -67,6 +67,8 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.frozen.in_tiles,
           &shape.frozen.of_first,
           &shape.quantized,
+          &shape.derived,
+          &shape.sources,
           &body.all,
           &body.trained,
           &body.backward,

@@ -225,10 +225,7 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
   if (shape.computed.attention == 1 && shape.computed.mlp == 1) return shape.computed;
   ModelSpec network = shape.spec;
   network.layers = shape.network_layers;
-  ComputedShares shares = ComputedSharesOf(network, sequences);
-  shares.attention *= shape.rank_share;
-  shares.mlp *= shape.rank_share;
-  return shares;
+  return ComputedSharesOf(network, sequences);
 }
 
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) {

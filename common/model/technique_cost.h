@@ -92,7 +92,7 @@ struct SecondPass {
 /// The units of each block, heads and neurons, that a rank's steps compute, where ranks have other
 /// ones.
 struct RankUnits {
-  double share = 1;      ///< Of all, in the mean over the ranks.
+  double share = 1;      ///< Of all, in the mean over the ranks: FLOPs of the job.
   int64_t kv_heads = 0;  ///< Heads of keys and values of the rank with most,
   int64_t neurons = 0;   ///< and neurons of each of its MLPs.
 };

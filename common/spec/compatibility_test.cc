@@ -272,6 +272,11 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("over_parameterization"),
        [](JobSpec& job) { job.model.over_parameterization.kind = "linear_expansion"; }},
       {FeatureOf("low_rank_core"), [](JobSpec& job) { job.model.low_rank_core.rank = 8; }},
+      {FeatureOf("low_rank_core", 0),
+       [](JobSpec& job) {
+         job.model.low_rank_core.rank = 8;
+         job.model.low_rank_core.layers = {"*"};
+       }},
       {FeatureOf("value_learning"),
        [](JobSpec& job) {
          job.model.untied_classifier = true;

@@ -61,6 +61,7 @@ struct PlanQuery {
   std::string goal = "fastest";
   bool frontier = false;
   int64_t measure = 0;
+  int64_t phase = 0;
   ClusterCosts costs = {};
 
   template <class Self, class Visitor>
@@ -82,6 +83,9 @@ struct PlanQuery {
     visit(Field("measure", "Runs to find that would tell most of the others, if measured; 0: none.")
               .Range(0, 100),
           self.measure);
+    visit(Field("phase", "Phase of the job that is planned, from 1; 0: the job, or all its phases.")
+              .Range(0, 1 << 20),
+          self.phase);
     visit(Field("costs", "What machines cost."), self.costs);
   }
 };

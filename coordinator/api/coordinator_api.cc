@@ -299,8 +299,9 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
           }
           answer(report.status());
         };
-        return CheckOnePhase(*spec).ok() ? service_.ExplainFor(*spec, *cluster, *query, reply)
-                                         : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
+        const bool one = query->phase > 0 || CheckOnePhase(*spec).ok();
+        return one ? service_.ExplainFor(*spec, *cluster, *query, reply)
+                   : service_.PlanPhasesFor(*spec, *cluster, *query, reply);
       });
 }
 

@@ -8,6 +8,7 @@
 #include "common/model/model_sizes.h"
 #include "common/model/precision.h"
 #include "common/model/streamed_units.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/deterministic_mesh.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
@@ -95,6 +96,7 @@ StepInputs StepInputsOf(const JobSpec& mesh, const RankShare& share) {
   inputs.round_seconds = mesh.train.local_round_seconds;
   inputs.micro_batch_tree = IsMeshDeterministic(mesh.train);
   inputs.pipeline = resources.pipeline_parallel;
+  inputs.second_pass = SecondPassOf(inputs.shape.spec, mesh.train);
   inputs.sent_gradients = resources.gradient_reduction == "bf16" ? 0.5 : 1;
   return inputs;
 }

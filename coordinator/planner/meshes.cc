@@ -57,9 +57,10 @@ using Sharings = std::vector<SharingChoice>;
 /// Finds them one axis after the other.
 class Meshes {
  public:
-  Meshes(const JobSpec& job, const ClusterProfile& cluster)
+  Meshes(const JobSpec& job, const ClusterProfile& cluster, const JobCheck& check)
       : job_(job),
         cluster_(cluster),
+        check_(check),
         asked_(job.resources),
         on_devices_(WantsDevices(job, cluster)),
         tries_pipelines_(TriesPipelines(job, cluster)),
@@ -84,7 +85,7 @@ class Meshes {
 
  private:
   bool Runs(const JobSpec& mesh) const {
-    return WantsDevices(mesh, cluster_) == on_devices_ && ValidateJob(mesh).ok();
+    return WantsDevices(mesh, cluster_) == on_devices_ && check_(mesh).ok();
   }
 
   /// Of some kind of parallelism, whether degrees go alone: those that do not, do not with others.
@@ -203,7 +204,7 @@ class Meshes {
     if (!family.sharings->empty()) families_.push_back(std::move(family));
   }
 
-  /// What of a mesh decides which ZeRO stages, with groups or without, go with it: ValidateJob asks
+  /// What of a mesh decides which ZeRO stages, with groups or without, go with it: the check asks
   /// whether there is some parallelism of a kind, and, where their number is asked for, how many
   /// ranks sum their gradients; only experts ask for more.
   using Kind = std::tuple<bool, bool, bool, bool, bool, int64_t, bool, std::string, bool, int64_t,
@@ -285,6 +286,7 @@ class Meshes {
 
   const JobSpec& job_;
   const ClusterProfile& cluster_;
+  const JobCheck& check_;
   const ResourceSpec& asked_;
   const bool on_devices_;
   const bool tries_pipelines_;
@@ -341,8 +343,9 @@ bool TriesPipelines(const JobSpec& job, const ClusterProfile& cluster) {
   return WorkerGroups(cluster, PrecisionOf(job.train.precision), true).kind_count() == 1;
 }
 
-std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster) {
-  return Meshes(job, cluster).All();
+std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster,
+                                 const JobCheck& check) {
+  return Meshes(job, cluster, check).All();
 }
 
 }  // namespace weft::planner

@@ -7,6 +7,7 @@
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
+#include "coordinator/planner/job_check.h"
 
 namespace weft::planner {
 
@@ -58,11 +59,12 @@ struct MeshFamily {
 /// Every mesh that `job` leaves open and that can run on `cluster`: tensor (2-D,
 /// too), pipeline (schedule, chunks), context (ring, ulysses) and expert
 /// parallelism, ZeRO stage and its groups, and sequence parallelism. What differs from its default
-/// in `job` stays as it is. Left out are ways that ValidateJob or CutModel refuse; replicas larger
-/// than the cluster; what computes elsewhere than `job` as it is would, GPUs or processors;
+/// in `job` stays as it is. Left out are ways that `check` or CutModel refuse; replicas larger than
+/// the cluster; what computes elsewhere than `job` as it is would, GPUs or processors;
 /// gpipe, which takes the time of 1f1b and more memory; and pipelines where TriesPipelines says no.
 /// The first one is that of the job itself.
-std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster);
+std::vector<MeshFamily> MeshesOf(const JobSpec& job, const ClusterProfile& cluster,
+                                 const JobCheck& check = ValidateJob);
 
 /// Whether pipelines are among them: on more than eight GPUs of machines of several kinds, and on
 /// the processors of more than eight machines, only those of the degree that the job asks for.

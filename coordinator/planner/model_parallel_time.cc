@@ -7,14 +7,10 @@
 #include "coordinator/planner/rank_groups.h"
 
 namespace weft::planner {
-double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
-  const ModelShape& shape = inputs.shape;
-  if (shape.tensor == 1) return 0;
-  const TensorPass pass{.shape = shape,
-                        .tokens = inputs.tokens,
-                        .element_bytes = ElementBytes(inputs.precision->activations),
-                        .recomputed_blocks = inputs.recomputed_blocks,
-                        .recomputed_attentions = inputs.recomputed_attentions};
+namespace {
+
+/// Seconds of what tensor-parallel ranks exchange in `pass`.
+double TensorPassSeconds(const TensorPass& pass, const StepInputs& inputs, const StepRates& rates) {
   const auto seconds = [&](const TensorTraffic& traffic, int64_t ranks, int64_t span) {
     return rates.CollectiveSeconds(inputs.place(), GroupOf(inputs, ranks, span),
                                    {.all_reduces = D(traffic.sums),
@@ -23,8 +19,35 @@ double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
                                     .gathered_bytes = D(traffic.gathered)});
   };
   // The ranks of a row are successive ones.
+  const ModelShape& shape = pass.shape;
   return seconds(TrafficOfRow(pass), shape.TensorColumns(), shape.TensorColumns()) +
          seconds(TrafficOfColumn(pass), shape.tensor_rows, shape.tensor);
+}
+
+}  // namespace
+
+double TensorSeconds(const StepInputs& inputs, const StepRates& rates) {
+  if (inputs.shape.tensor == 1) return 0;
+  const TensorPass pass{.shape = inputs.shape,
+                        .tokens = inputs.tokens,
+                        .element_bytes = ElementBytes(inputs.precision->activations),
+                        .recomputed_blocks = inputs.recomputed_blocks,
+                        .recomputed_attentions = inputs.recomputed_attentions};
+  const double seconds = TensorPassSeconds(pass, inputs, rates);
+  if (!inputs.second_pass) return seconds;
+  // It computes, and recomputes, the first blocks alone.
+  const int64_t layers = inputs.second_pass->layers;
+  ModelShape smaller = inputs.shape;
+  smaller.spec.layers = layers;
+  smaller.first_trained_layer = std::min(smaller.first_trained_layer, layers);
+  const int64_t recomputed = std::min(inputs.recomputed_blocks, layers);
+  const TensorPass second{
+      .shape = smaller,
+      .tokens = pass.tokens,
+      .element_bytes = pass.element_bytes,
+      .recomputed_blocks = recomputed,
+      .recomputed_attentions = std::min(inputs.recomputed_attentions, layers - recomputed)};
+  return seconds + inputs.second_pass->share * TensorPassSeconds(second, inputs, rates);
 }
 
 double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {

@@ -9,7 +9,8 @@ namespace weft::planner {
 /// What model-parallel ranks send in the passes of a step. Nothing overlaps with it, except with
 /// the messages of a ring attention.
 
-/// Seconds in a pass of what tensor-parallel ranks exchange (TensorTraffic).
+/// Seconds of what tensor-parallel ranks exchange (TensorTraffic) in a pass and, in the mean over
+/// the steps, in the second pass of its micro-batch.
 double TensorSeconds(const StepInputs& inputs, const StepRates& rates);
 
 /// Seconds in a pass of what context-parallel ranks send for attention, less what a ring hides

@@ -109,7 +109,8 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   const int64_t element = ElementBytes(precision.activations);
   const double c = D(model.width) * D(element) / D(shape.tensor_rows);
   const double stream = D(model.width) * D(element) / D(shape.StreamRanks());
-  const double f = D(MlpWidth(model)) * D(element) / D(shape.TensorColumns());
+  const double f =
+      D(MlpWidth(model)) * shape.largest_rank.mlp * D(element) / D(shape.TensorColumns());
   const double rows = model.experts > 0 ? D(model.experts_per_token) : 1;
   const double activation = D(MlpInputs(model) + 1) * f * rows;
   const double mask = dropout > 0 ? 2 * 2 * stream : 0;  // two a block, read and write
@@ -187,14 +188,17 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   const int64_t length = sequence_length + virtual_tokens.in_blocks;
   const int64_t tokens = micro_batch * length / context_ranks;
   const ComputedShares computed = ComputedSharesOf(shape, micro_batch);
+  // A rank without the units of others runs all operations, on fewer heads and neurons.
+  const ComputedShares products = {computed.attention * shape.largest_rank.attention,
+                                   computed.mlp * shape.largest_rank.mlp};
   PassCost cost;
   cost.scoring_passes = D(ScoringPasses(train));
   cost.computed_share = computed.Mean();
   const ProductFormat* const format = precision.block_products;
   cost.format_share = format != nullptr && rates.Multiplies(*format) ? format_share : 0;
-  AddWeightProducts(shape, tokens, length, D(sequence_length) / D(length), precision, computed,
+  AddWeightProducts(shape, tokens, length, D(sequence_length) / D(length), precision, products,
                     rates, threads, techniques, cost);
-  AddAttention(shape, tokens, length, virtual_tokens.in_attention, computed, rates, threads, cost);
+  AddAttention(shape, tokens, length, virtual_tokens.in_attention, products, rates, threads, cost);
   cost.gemm_seconds += cost.scoring_passes * (cost.gemm_seconds - cost.backward_gemm_seconds);
   if (rates.has_near_shapes()) {
     const MeasuredShape block =

@@ -64,6 +64,9 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.gemm_seconds += times * part.gemm_seconds;
   sum.backward_gemm_seconds += times * part.backward_gemm_seconds;
   sum.memory_bytes += times * part.memory_bytes;
+  sum.step_product_seconds += times * part.step_product_seconds;
+  sum.step_f32_numbers += times * part.step_f32_numbers;
+  sum.step_parameter_numbers += times * part.step_parameter_numbers;
 }
 
 /// Weights that come in the passes of a stage of this many blocks. The backward pass waits for its

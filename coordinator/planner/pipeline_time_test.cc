@@ -103,6 +103,8 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
   job.model.width = 256;
   job.model.heads = 4;
   job.model.vocab_size = 1000;
+  JobSpec cores = job;
+  cores.model.low_rank_core.rank = 16;
   JobSpec mixture = job;
   mixture.model.experts = 8;
   mixture.model.experts_per_token = 2;
@@ -113,6 +115,7 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
     std::vector<ModelShape> wholes;
     for (const int64_t tensor : {1, 2}) wholes.emplace_back(ShapeOf(job).spec, tensor);
     wholes.push_back(ModelShape(ShapeOf(job).spec, 4, false, 2));
+    wholes.push_back(ModelShape(ShapeOf(cores).spec));
     wholes.push_back(ModelShape(ShapeOf(mixture).spec));
     wholes.push_back(ModelShape::OfExpertRank(ShapeOf(mixture).spec, 4));
     for (const ModelShape& whole : wholes) {
@@ -128,7 +131,8 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
               &PassCost::block_forward_gemm_seconds, &PassCost::attention_forward_gemm_seconds,
               &PassCost::attention_product_seconds, &PassCost::memory_bytes,
               &PassCost::block_forward_memory_bytes, &PassCost::weight_gradient_bytes,
-              &PassCost::step_product_seconds, &PassCost::format_share}) {
+              &PassCost::step_product_seconds, &PassCost::step_f32_numbers,
+              &PassCost::step_parameter_numbers, &PassCost::format_share}) {
           EXPECT_NEAR(made.*part, alone.*part, 1e-12 * alone.*part);
         }
       }

@@ -188,7 +188,8 @@ PlanCandidate MakeCandidate(const SearchResult& result, const CostedPlan& costed
       mean.flops * tokens *
           (TrainingFlopsPerToken(shape, SequenceLength(job)) +
            AddedNetworkFlopsPerToken(job.train, SequenceLength(job))) +
-      static_cast<double>(RankCount(plan.mesh)) * StepWorkOf(shape, job.train).Flops();
+      static_cast<double>(RankCount(plan.mesh) / (plan.mesh.tensor * plan.mesh.pipeline)) *
+          StepWorkOf(shape, job.train).Flops();
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());
   std::vector<int64_t> devices;
@@ -407,19 +408,19 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
 }  // namespace
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
-                           const std::stop_token& stop) {
+                           const std::stop_token& stop, const JobCheck& check) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
   const auto plan = [&](const JobSpec& asked) {
-    return PlanAmong(asked, JobsOf(asked, cluster, false), cluster, 0, stop);
+    return PlanAmong(asked, JobsOf(asked, cluster, false, check), cluster, 0, stop);
   };
   WEFT_ASSIGN_OR_RETURN(PlanReport report, plan(job));
   return WithWorthOfProducts(job, std::move(report), plan);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
-                                       bool any_mesh, size_t count) {
+                                       bool any_mesh, size_t count, const JobCheck& check) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const JobSet jobs = JobsOf(job, cluster, any_mesh);
+  const JobSet jobs = JobsOf(job, cluster, any_mesh, check);
   const SearchResults results = Search(jobs, cluster, 0, count);
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   std::vector<Plan> plans;
@@ -438,11 +439,11 @@ Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile&
 }
 
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads,
-                               const std::stop_token& stop) {
+                               const std::stop_token& stop, const JobCheck& check) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const JobSet jobs = JobsOf(job, cluster, true);
+  const JobSet jobs = JobsOf(job, cluster, true, check);
   const auto plan = [&](const JobSpec& asked) {
-    return PlanAmong(asked, JobsOf(asked, cluster, true), cluster, threads, stop);
+    return PlanAmong(asked, JobsOf(asked, cluster, true, check), cluster, threads, stop);
   };
   Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads, stop);
   if (report.ok()) report = WithWorthOfProducts(job, *std::move(report), plan);

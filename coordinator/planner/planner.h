@@ -9,6 +9,7 @@
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "coordinator/planner/job_check.h"
 
 namespace weft::planner {
 
@@ -25,19 +26,21 @@ namespace weft::planner {
 /// contradicts itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the
 /// smallest need. kAborted, soon after a request to `stop`.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
-                           const std::stop_token& stop = {});
+                           const std::stop_token& stop = {}, const JobCheck& check = ValidateJob);
 
 /// As PlanJob, and finds the mesh where the job leaves that open (MeshesOf), with
 /// plans left out that provably are not among those shown. Computes on `threads` threads (0: as
 /// many as the machine runs); the report does not depend on their number. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
-                               const std::stop_token& stop = {});
+                               const std::stop_token& stop = {},
+                               const JobCheck& check = ValidateJob);
 
 /// The fastest plans that PlanJob, or with `any_mesh` PlanAnyMesh, finds to fit, up to `count`; of
 /// those that differ in nothing but their machines' ranks the fastest. The same errors, but none
 /// where nothing fits.
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
-                                       bool any_mesh, size_t count);
+                                       bool any_mesh, size_t count,
+                                       const JobCheck& check = ValidateJob);
 
 /// The report for people: the chosen plan with memory by component and where the time goes, then
 /// the candidates and why they lost. Ends with a newline.

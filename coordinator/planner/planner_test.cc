@@ -341,6 +341,42 @@ TEST(PlanJob, TakesNoMoreRanksThanATechniqueHasPartsFor) {
   EXPECT_EQ(most_ranks(), 2);
 }
 
+TEST(PlanJob, CountsWhatTensorParallelRanksSendForANestedNetwork) {
+  JobSpec job = Gpt2Job();
+  job.resources.ranks = job.resources.tensor_parallel = 2;
+  job.resources.threads_per_rank = 2;
+  job.resources.micro_batch = 2;
+  const auto exposed = [&] {
+    return Best(job, Cluster(1, 4, 64 * kGiB)).prediction.time.exposed_communication_seconds;
+  };
+  const double alone = exposed();
+  EXPECT_GT(alone, 0);
+  // In half of the steps a third of the blocks once more: of 4 x 12 + 2 sums of the stream and a
+  // gather, 4 x 4 + 2 and a gather.
+  job.train.nested_model = {.layers = 4, .joint_share = 0.5};
+  EXPECT_NEAR(exposed() / alone, 1 + 0.5 * 18 / 50, 0.02);
+}
+
+TEST(PlanJob, CountsTheStepWorkOfTechniquesOnceInAReplicaOfTheModel) {
+  JobSpec job = Gpt2Job();
+  job.model.low_rank_core.rank = 64;
+  job.resources.threads_per_rank = 2;
+  job.resources.micro_batch = 2;
+  const auto flops = [&](int64_t tensor, int64_t pipeline, int64_t data) {
+    job.resources.tensor_parallel = tensor;
+    job.resources.pipeline_parallel = pipeline;
+    job.resources.ranks = tensor * pipeline * data;
+    return Best(job, Cluster(2, 4, 64 * kGiB)).prediction.model_flops_per_step;
+  };
+  const double one = flops(1, 1, 1);
+  EXPECT_DOUBLE_EQ(flops(2, 1, 1), one);
+  EXPECT_DOUBLE_EQ(flops(1, 2, 1), one);
+  // Each of two replicas makes its weights.
+  const double two = flops(1, 1, 2);
+  EXPECT_GT(two, one);
+  EXPECT_DOUBLE_EQ(flops(2, 1, 2), two);
+}
+
 TEST(PlanJob, RanksThatTheJobLeavesOpenMakeTheMicroBatchThatItAsksFor) {
   JobSpec job = Gpt2Job();
   for (const int64_t micro_batch : {2, 8, 16}) {

@@ -6,6 +6,7 @@
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_model.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/deterministic_mesh.h"
 #include "common/spec/offload.h"
 #include "common/spec/shard_ranks.h"
@@ -150,6 +151,7 @@ StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
   inputs.precision = &precision_;
   inputs.threads = threads;
   inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
+  inputs.second_pass = SecondPassOf(shape_.spec, job_.train);
   inputs.most_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
   // On processors those that are alone take no turns.
   inputs.ranks_on_worker = workers_.on_devices() ? inputs.most_on_worker : 1;

@@ -69,11 +69,12 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
   return cluster;
 }
 
-JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) {
+JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
+              const JobCheck& check) {
   JobSet jobs;
   bool on_devices = false;
   for (JobSpec& choice : WithUnits(ChoicesOf(job))) {
-    if (!ValidateJob(choice).ok()) continue;
+    if (!check(choice).ok()) continue;
     const bool wants_devices = WantsDevices(choice, cluster);
     if (jobs.empty()) on_devices = wants_devices;
     if (wants_devices != on_devices) continue;
@@ -81,7 +82,7 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh) 
     const bool in_format = PrecisionOf(choice.train.precision).block_products != nullptr;
     if (job.train.precision == "auto" && in_format && !on_devices) continue;
     if (any_mesh) {
-      std::vector<MeshFamily> meshes = MeshesOf(choice, cluster);
+      std::vector<MeshFamily> meshes = MeshesOf(choice, cluster, check);
       jobs.Add(std::move(choice), std::move(meshes));
     } else {
       jobs.Add(std::move(choice));

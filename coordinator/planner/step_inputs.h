@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "common/model/context_attention.h"
 #include "common/model/memory_model.h"
@@ -9,6 +10,7 @@
 #include "common/model/remat_memory.h"
 #include "common/model/remat_schedule.h"
 #include "common/model/sharded_parameters.h"
+#include "common/model/technique_cost.h"
 #include "common/number.h"
 #include "coordinator/planner/step_rates.h"
 
@@ -69,9 +71,10 @@ struct StepInputs {
   int64_t local_steps = 1;         ///< Steps that each worker of `ranks` makes by itself.
   double round_seconds = 0;        ///< As many of them as fit into it; 0: local_steps.
   bool micro_batch_tree = false;   ///< Gradients of micro-batches are added in a binary tree.
-  double sent_gradients = 1;       ///< Share of the bytes of gradients that ranks send.
-  RematPlan schedule = {};         ///< What is recomputed and sent, where a schedule says it.
-  BlockBytes block = {};           ///< With a schedule: what a block keeps.
+  std::optional<SecondPass> second_pass = {};  ///< Of micro-batches.
+  double sent_gradients = 1;                   ///< Share of the bytes of gradients that ranks send.
+  RematPlan schedule = {};  ///< What is recomputed and sent, where a schedule says it.
+  BlockBytes block = {};    ///< With a schedule: what a block keeps.
 
   RankPlace place() const { return {threads, ranks_on_worker}; }
   /// With local_steps the context-parallel ranks are one worker.

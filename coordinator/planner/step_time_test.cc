@@ -171,6 +171,42 @@ TEST(CostOfPass, HasTheSecondPassOfTheStepsThatTrainANestedNetwork) {
   EXPECT_NEAR(both.memory_bytes, whole.memory_bytes + 0.25 * small.memory_bytes, 1);
 }
 
+TEST(CostOfPass, OfSubNetworksIsThatOfTheRankWithMostUnits) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  JobSpec job = Gpt2Job();
+  job.train.local_steps = 8;
+  job.resources.ranks = 5;  // which divides neither 12 heads nor 3072 neurons
+  const ModelShape whole = ShapeOf(job);
+  job.train.local_sub_networks = true;
+  const ModelShape narrow = ShapeOf(job);
+  const auto cost = [&](const ModelShape& shape) {
+    return CostOfPass(shape, 1, 256, kBf16Precision, 0, 0, *rates, 1, 1);
+  };
+  const PassCost all = cost(whole), most = cost(narrow);
+  const double heads = 3.0 / 12, neurons = 615.0 / 3072;
+  EXPECT_NEAR(most.attention_forward_gemm_seconds, heads * all.attention_forward_gemm_seconds,
+              1e-12 * all.attention_forward_gemm_seconds);
+  // The other products of a block: with the weight behind the heads, and those of the MLP.
+  const auto seconds_of_mlp = [&](const PassCost& pass, double share_of_heads) {
+    double output = 0;
+    for (const Gemm& gemm : WeightGemms(whole, 256, 256, 2)) {
+      if (gemm.role != ParameterRole::kAttentionOutput || gemm.pass != GemmPass::kForward) continue;
+      output = gemm.Flops() / 12 / rates->GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, 1);
+    }
+    return pass.block_forward_gemm_seconds - pass.attention_forward_gemm_seconds -
+           share_of_heads * output;
+  };
+  EXPECT_NEAR(seconds_of_mlp(most, heads), neurons * seconds_of_mlp(all, 1),
+              1e-9 * all.block_forward_gemm_seconds);
+  // All operations run, and norms on the whole stream: activations and the gradient of their bias
+  // alone move less, 2 and 5 times the width of the MLP.
+  EXPECT_EQ(most.computed_share, 1);
+  EXPECT_NEAR(all.memory_bytes - most.memory_bytes, 256.0 * 12 * 7 * 2 * (3072 - 615), 1);
+  // What all ranks together compute is each unit once.
+  EXPECT_DOUBLE_EQ(narrow.computed.attention, 1.0 / 5);
+}
+
 TEST(CostOfPass, HasRowsAndKeysOfVirtualTokens) {
   const WorkerProfile worker = GpuMachine(1);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);
@@ -189,6 +225,24 @@ TEST(CostOfPass, HasRowsAndKeysOfVirtualTokens) {
                    prefix.attention_product_seconds * 256 * 256);
   EXPECT_GT(whole.gemm_seconds, prompt.gemm_seconds);
   EXPECT_GT(longer.gemm_seconds, prefix.gemm_seconds);
+}
+
+TEST(TensorSeconds, HaveTheSecondPassOfTheStepsThatTrainANestedNetwork) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape(4);
+  inputs.tokens = 256;
+  inputs.ranks_on_worker = 4;
+  inputs.recomputed_blocks = 6;
+  inputs.recomputed_attentions = 3;
+  StepInputs small = inputs;
+  small.shape.spec.layers = small.recomputed_blocks = 4;
+  small.recomputed_attentions = 0;
+  const double whole = TensorSeconds(inputs, *rates), nested = TensorSeconds(small, *rates);
+  EXPECT_GT(nested, whole / 4);
+  inputs.second_pass = SecondPass{.layers = 4, .share = 0.25};
+  EXPECT_DOUBLE_EQ(TensorSeconds(inputs, *rates), whole + 0.25 * nested);
 }
 
 TEST(PredictStep, DequantizesWeightsInBothPassesAndPacksNoFrozenMatrixAnew) {

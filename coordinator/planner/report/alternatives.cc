@@ -171,10 +171,11 @@ Tried With(Tried tried, const SearchResult& result) {
   return tried;
 }
 
-Tried Try(const Variant& variant, const ClusterProfile& cluster, const std::stop_token& stop) {
+Tried Try(const Variant& variant, const ClusterProfile& cluster, const JobCheck& check,
+          const std::stop_token& stop) {
   Tried tried;
   tried.answer.lines = variant.lines;
-  Status runs = ValidateJob(variant.job);
+  Status runs = check(variant.job);
   if (runs.ok()) runs = CutModel(variant.job).status();
   if (!runs.ok()) {
     tried.answer.reason = FirstReason(runs);
@@ -182,7 +183,8 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster, const std::stop
   }
   tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
   const Tried unanswered = tried;
-  const SearchResults results = Search(JobsOf(variant.job, cluster, false), cluster, 0, 1, stop);
+  const SearchResults results =
+      Search(JobsOf(variant.job, cluster, false, check), cluster, 0, 1, stop);
   for (const SearchResult& result : results.found) {
     Tried own = With(unanswered, result);
     if (Further(own, tried)) tried = std::move(own);
@@ -200,12 +202,13 @@ std::string ComparedWithBest(const TimeBreakdown& own, const TimeBreakdown& best
 }  // namespace
 
 std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile& cluster,
-                                        const Prediction* best, const std::stop_token& stop) {
+                                        const Prediction* best, const JobCheck& check,
+                                        const std::stop_token& stop) {
   std::vector<Tried> all;
   for (const Way& way : Ways(job, MostRanks(job, cluster)).All()) {
     Tried furthest;
     for (size_t i = 0; i < way.variants.size(); ++i) {
-      Tried tried = Try(way.variants[i], cluster, stop);
+      Tried tried = Try(way.variants[i], cluster, check, stop);
       if (i == 0 || Further(tried, furthest)) furthest = std::move(tried);
     }
     furthest.answer.name = way.name;

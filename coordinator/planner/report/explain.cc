@@ -27,10 +27,11 @@ namespace {
 class Explainer {
  public:
   Explainer(const JobSpec& job, const ClusterProfile& cluster, const PlanQuery& query,
-            const std::stop_token& stop)
+            const std::stop_token& stop, const JobCheck& check)
       : job_(job),
         query_(query),
         stop_(stop),
+        check_(check),
         all_(WithoutUnfit(job, cluster)),
         on_devices_(WantsDevices(job, all_)),
         cluster_(all_) {}
@@ -56,7 +57,7 @@ class Explainer {
     answer_.devices = CountDevices(cluster_, on_devices_);
     const PlanCandidate& chosen = answer_.report.candidates.front();
     WEFT_RETURN_IF_ERROR(CheckFinish(chosen.plan.prediction));
-    answer_.alternatives = AlternativesOf(job_, cluster_, &chosen.plan.prediction, stop_);
+    answer_.alternatives = AlternativesOf(job_, cluster_, &chosen.plan.prediction, check_, stop_);
     answer_.sensitivity = SensitivityOf(job_, cluster_, chosen.plan, stop_);
     answer_.timeline = TimelineOf(job_, cluster_, chosen.plan);
     answer_.fewest_devices =
@@ -64,8 +65,8 @@ class Explainer {
     answer_.lines = LinesOf(job_, chosen.plan);
     if (stop_.stop_requested()) return AbortedError("planning was stopped");
     if (query_.measure > 0) {
-      WEFT_ASSIGN_OR_RETURN(answer_.measure,
-                            AdviseToMeasure(job_, cluster_, query_.any_mesh, query_.measure));
+      WEFT_ASSIGN_OR_RETURN(answer_.measure, AdviseToMeasure(job_, cluster_, query_.any_mesh,
+                                                             query_.measure, check_));
     }
     NoteUnknownCosts(chosen.plan);
     answer_.report.candidates.resize(
@@ -82,7 +83,8 @@ class Explainer {
   }
 
   Result<PlanReport> PlanOf(const ClusterProfile& cluster) const {
-    return query_.any_mesh ? PlanAnyMesh(job_, cluster, 0, stop_) : PlanJob(job_, cluster, stop_);
+    return query_.any_mesh ? PlanAnyMesh(job_, cluster, 0, stop_, check_)
+                           : PlanJob(job_, cluster, stop_, check_);
   }
 
   Result<std::vector<FrontierPoint>> Frontier(const ClusterProfile& cluster) const {
@@ -92,7 +94,7 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    return Search(JobsOf(job_, part, query_.any_mesh), part, 0, 1, stop_).fit > 0;
+    return Search(JobsOf(job_, part, query_.any_mesh, check_), part, 0, 1, stop_).fit > 0;
   }
 
   /// How many times the memory of all machines would do, in hundredths; 0: none would.
@@ -166,7 +168,7 @@ class Explainer {
         break;
       }
     }
-    for (const Alternative& way : AlternativesOf(job_, cluster_, &prediction, stop_)) {
+    for (const Alternative& way : AlternativesOf(job_, cluster_, &prediction, check_, stop_)) {
       const double own = static_cast<double>(job_.train.steps) * way.step_seconds;
       if (!way.fits || !InTime(own)) continue;
       text += "ask for " + way.lines + " (" + HumanDuration(own) + "), or ";
@@ -189,7 +191,8 @@ class Explainer {
           FewestDevices(all_, on_devices_, [&](const auto& part) { return Fits(part); });
       if (devices > 0) add("allow " + Devices(devices));
     }
-    const std::string fitting = WhatWouldFit(AlternativesOf(job_, cluster_, nullptr, stop_));
+    const std::string fitting =
+        WhatWouldFit(AlternativesOf(job_, cluster_, nullptr, check_, stop_));
     if (!fitting.empty()) add("ask for " + fitting);
     if (const double times = LeastMemory(); times > 0) {
       char text[64];
@@ -215,19 +218,34 @@ class Explainer {
   const JobSpec& job_;
   const PlanQuery& query_;
   const std::stop_token& stop_;
+  const JobCheck& check_;
   const ClusterProfile all_;
   const bool on_devices_;
   ClusterProfile cluster_;  ///< What is left of it by the wishes.
   PlanExplanation answer_;
 };
 
+Result<PlanExplanation> ExplainPhase(const JobSpec& job, const ClusterProfile& cluster,
+                                     const PlanQuery& query, const std::stop_token& stop) {
+  const auto phases = std::ssize(job.phases);
+  if (query.phase > phases) {
+    return InvalidError("phase " + std::to_string(query.phase) + " is asked for, and the job has " +
+                        std::to_string(phases) + "; hint: `weft plan FILE` shows all");
+  }
+  const auto phase = static_cast<size_t>(query.phase - 1);
+  const JobSpec own = JobOfPhase(job, phase);
+  return Explainer(own, cluster, query, stop, CheckOfPhase(job, phase)).Run();
+}
+
 }  // namespace
 
 Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
                                     const PlanQuery& query, const std::stop_token& stop) {
-  WEFT_RETURN_IF_ERROR(CheckOnePhase(job));
+  if (query.phase == 0) WEFT_RETURN_IF_ERROR(CheckOnePhase(job));
   WEFT_RETURN_IF_ERROR(ValidateJob(job));
-  Result<PlanExplanation> explanation = Explainer(job, cluster, query, stop).Run();
+  Result<PlanExplanation> explanation =
+      query.phase > 0 ? ExplainPhase(job, cluster, query, stop)
+                      : Explainer(job, cluster, query, stop, ValidateJob).Run();
   if (stop.stop_requested()) return AbortedError("planning was stopped");
   return explanation;
 }

@@ -11,9 +11,10 @@
 namespace weft::planner {
 
 /// PlanJob (or PlanAnyMesh) under the wishes of `query`, and what speaks for and against its plans.
-/// Pure and deterministic as they are; kAborted, soon after a request to `stop`. kInvalid also: a
-/// goal without the prices it needs. kExhausted: nothing fits, or nothing keeps the wishes; the
-/// message says which one, by how much, and which changes of the job would do.
+/// With `query.phase` of that phase of `job`: plans that it refuses are left out. Pure and
+/// deterministic as they are; kAborted, soon after a request to `stop`. kInvalid also: a goal
+/// without the prices it needs. kExhausted: nothing fits, or nothing keeps the wishes; the message
+/// says which one, by how much, and which changes of the job would do.
 Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cluster,
                                     const PlanQuery& query, const std::stop_token& stop = {});
 

@@ -76,13 +76,13 @@ std::string WhyTeachesNothing(const JobSpec& job) {
 }
 
 Result<MeasureAdvice> AdviseToMeasure(const JobSpec& job, const ClusterProfile& cluster,
-                                      bool any_mesh, int64_t count) {
+                                      bool any_mesh, int64_t count, const JobCheck& check) {
   const auto nothing = [](const std::string& why) {
     return InvalidError("measuring this job would teach the planner nothing: " + why);
   };
   if (const std::string why = WhyTeachesNothing(job); !why.empty()) return nothing(why);
   WEFT_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
-                        FastestPlans(job, cluster, any_mesh, kPlansInDoubt));
+                        FastestPlans(job, cluster, any_mesh, kPlansInDoubt, check));
   MeasureAdvice advice;
   if (plans.empty()) return advice;
   if (plans.front().device != "cpu") return nothing("it runs on GPUs, which nothing is fitted to");

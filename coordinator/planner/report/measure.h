@@ -6,6 +6,7 @@
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
+#include "coordinator/planner/job_check.h"
 #include "coordinator/planner/report/explanation.h"
 
 namespace weft::planner {
@@ -18,7 +19,8 @@ std::string WhyTeachesNothing(const JobSpec& job);
 /// with a job that runs so for some seconds. Fewer where there are fewer. kInvalid: nothing is
 /// learned of such runs, which the message explains.
 Result<MeasureAdvice> AdviseToMeasure(const JobSpec& job, const ClusterProfile& cluster,
-                                      bool any_mesh, int64_t count);
+                                      bool any_mesh, int64_t count,
+                                      const JobCheck& check = ValidateJob);
 
 inline constexpr size_t kPlansInDoubt = 200;
 

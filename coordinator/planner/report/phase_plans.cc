@@ -5,7 +5,6 @@
 #include "common/duration_text.h"
 #include "common/spec/phase_search.h"
 #include "common/spec/phases.h"
-#include "common/spec/planned_job.h"
 #include "common/text.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/report/explain.h"
@@ -65,15 +64,14 @@ Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
   plans.job = job.name;
   bool priced = true, metered = true;
   for (size_t i = 0; i < job.phases.size(); ++i) {
-    const JobSpec phase = JobOfPhase(job, i);
     const std::string title = PhaseTitle(job, i);
-    Result<PlanExplanation> explanation = ExplainPlan(phase, cluster, query, stop);
+    PlanQuery of_phase = query;
+    of_phase.phase = static_cast<int64_t>(i) + 1;
+    Result<PlanExplanation> explanation = ExplainPlan(job, cluster, of_phase, stop);
     if (!explanation.ok()) return explanation.status().WithContext(title);
     plans.currency = explanation->currency;
     const PhasePlan& one = plans.phases.emplace_back(
-        PhasePlanOf(phase, SearchFlopsShare(job, i), title, *std::move(explanation)));
-    // The planner has chosen what the phase left open.
-    WEFT_RETURN_IF_ERROR(CheckPhaseCompatibility(job, i, JobAsPlanned(phase, one.plan)));
+        PhasePlanOf(JobOfPhase(job, i), SearchFlopsShare(job, i), title, *std::move(explanation)));
     plans.steps += one.steps;
     plans.seconds += one.seconds;
     plans.flops += one.flops;

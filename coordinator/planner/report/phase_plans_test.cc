@@ -1,12 +1,16 @@
 #include "coordinator/planner/report/phase_plans.h"
 
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/spec/phases.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/meshes.h"
+#include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/testing.h"
 
@@ -88,24 +92,78 @@ TEST(PhasePlans, AWishOfOnePlanIsRefused) {
   }
 }
 
-TEST(PhasePlans, WhatThePlannerChoosesIsHeldAgainstThePhase) {
+/// Two phases, of 6 layers and of 12. With a batch of 1 only model-parallel ranks have something to
+/// do.
+JobSpec TwoPhases() {
   JobSpec job = SmallGpt2();
   job.schedule.warmup_steps = 0;
-  job.train.global_batch = 1;  // leaves data-parallel ranks nothing
+  job.train.global_batch = 1;
   job.phases.resize(2);
   job.phases[0].steps = job.phases[1].steps = 100;
   job.phases[0].layers = 6;
-  job.phases[1].growth.method = "ligo";
-  job.resources.ranks = 1;
-  EXPECT_TRUE(PlanPhases(job, TwoMachines(), {}).ok());
-  job.resources.ranks = 0;
-  job.resources.min_ranks = 2;
+  job.phases[1].growth.method = "stack";
+  return job;
+}
+
+TEST(PhasePlans, ThePlannerLeavesOutMeshesThatAPhaseRefuses) {
+  const ClusterProfile machines = TwoMachines();
+  JobSpec search = TwoPhases(), learned = TwoPhases();
+  search.train.global_batch = 2;
+  search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
+  learned.phases[1].growth.method = "ligo";
+  for (const auto& [asked, number] : {std::pair(&search, 1), {&learned, 2}}) {
+    const JobSpec& job = *asked;
+    PlanQuery query;
+    query.any_mesh = true;
+    query.phase = number;
+    const size_t phase = static_cast<size_t>(number) - 1;
+    const JobSpec own = JobOfPhase(job, phase);
+    const auto refuses = [&](const JobSpec& planned) {
+      return !CheckPhaseCompatibility(job, phase, planned).ok();
+    };
+    // As a job of its own it might have some of them.
+    bool any = false;
+    for (const MeshFamily& family : MeshesOf(own, machines)) {
+      JobSpec planned = own;
+      family.mesh.Put(planned.resources);
+      any = any || refuses(planned);
+    }
+    EXPECT_TRUE(any);
+    const auto explained = ExplainPlan(job, machines, query);
+    ASSERT_TRUE(explained.ok()) << explained.status().message();
+    for (const PlanCandidate& candidate : explained->report.candidates) {
+      EXPECT_FALSE(refuses(JobAsPlanned(own, candidate.plan))) << MeshText(candidate.plan);
+    }
+    for (const Alternative& way : explained->alternatives) {
+      if (!way.name.starts_with("pipeline")) continue;
+      EXPECT_FALSE(way.fits) << way.name;
+    }
+  }
   PlanQuery query;
   query.any_mesh = true;
-  const Status status = PlanPhases(job, TwoMachines(), query).status();
+  EXPECT_TRUE(PlanPhases(learned, machines, query).ok());
+}
+
+TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {
+  JobSpec job = TwoPhases();
+  job.resources.ranks = 1;
+  job.resources.offload_optimizer = "auto";
+  job.resources.device_memory_bytes = int64_t{1} << 30;  // too little for all
+  PlanQuery query;
+  query.phase = 1;
+  const auto offloaded = ExplainPlan(job, TwoMachines(), query);
+  ASSERT_TRUE(offloaded.ok()) << offloaded.status().message();
+  EXPECT_NE(offloaded->report.candidates.front().plan.offload_optimizer, "none");
+  job.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
+  EXPECT_EQ(ExplainPlan(job, TwoMachines(), query).status().code(), StatusCode::kExhausted);
+}
+
+TEST(PhasePlans, ThePhaseThatIsAskedForIsOneOfTheJob) {
+  PlanQuery query;
+  query.phase = 3;
+  const Status status = ExplainPlan(TwoPhases(), TwoMachines(), query).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalid);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("phases[1]: phases[].growth.method ligo does not go with"));
+  EXPECT_THAT(status.message(), HasSubstr("phase 3 is asked for, and the job has 2"));
 }
 
 // Each of the choices has a third of the steps of the search, what follows has the largest.

@@ -113,6 +113,8 @@ void ParameterList::Derive(int64_t index, std::vector<Source> sources) {
     parameter.parts = std::move(source.parts);
     parameter.name = std::move(source.name);
     parameter.shape = source.shape;
+    parameter.shard = std::move(source.shard);
+    parameter.sees_all_rows = true;
     parameter.padded_rows = source.shape[0];
     parameter.initializer = source.initializer;
     parameter.learning_rate_scale = parameters_[index].learning_rate_scale;

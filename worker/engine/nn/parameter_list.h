@@ -244,10 +244,12 @@ class ParameterList {
     Shape shape;
     Initializer initializer;
     std::vector<int64_t> parts = {};  ///< ParameterAttributes::parts
+    Shard shard = {};                 ///< Which part of the logical tensor it is.
   };
   /// Has the trained matrix `index` computed from `sources`, which are trained in its place: a
   /// technique computes its value before the forward pass and their gradients from its own after
-  /// the backward pass. Other parameters are registered before it.
+  /// the backward pass, those of all tensor-parallel ranks too. Other parameters are registered
+  /// before it.
   void Derive(int64_t index, std::vector<Source> sources);
 
   /// Whether any parameter is derived.

@@ -23,7 +23,7 @@ std::vector<int64_t> DerivedMatrices(const ParameterList& parameters) {
     if (parameters[i].derived()) matrices.push_back(i);
   }
   std::stable_sort(matrices.begin(), matrices.end(), [&](int64_t a, int64_t b) {
-    return parameters[a].shape.dims < parameters[b].shape.dims;
+    return parameters[a].logical_shape().dims < parameters[b].logical_shape().dims;
   });
   return matrices;
 }

@@ -13,7 +13,8 @@ namespace weft::engine {
 std::vector<bool> ChooseTrainedMatrices(const std::vector<std::string>& patterns,
                                         const ParameterList& parameters);
 
-/// The derived parameters (ParameterList::Derive), equal shapes one after the other.
+/// The derived parameters (ParameterList::Derive), equal shapes one after the other; in the same
+/// order on all tensor-parallel ranks.
 std::vector<int64_t> DerivedMatrices(const ParameterList& parameters);
 
 }  // namespace weft::engine

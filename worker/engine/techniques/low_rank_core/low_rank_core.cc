@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/float_types.h"
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/factor_products.h"
 #include "worker/engine/techniques/low_rank_core/low_rank_core_cost.h"
 #include "worker/engine/techniques/singular_vectors.h"
@@ -31,33 +31,37 @@ CoreTensors TensorsOf(const ParameterList& parameters, int64_t weight) {
   return {first, first + 1, first + 2};
 }
 
+/// Of the tensors of a weight, in their order, which part a rank has that has this part of it.
+std::vector<Shard> ShardsOf(const Shard& weight) {
+  if (weight.whole()) return std::vector<Shard>(3);
+  Shard factor = weight;
+  factor.axis = 1;
+  const bool rows = weight.axis == 0;
+  return {rows ? factor : Shard(), rows ? Shard() : factor, weight};
+}
+
 /// Gives the factors of an imported weight the matrix of their rank that is nearest to it.
-Status StartNearest(const Stream& stream, const ParameterSet& parameters, int64_t index) {
+Status StartNearest(ParameterSet& parameters, int64_t index, Collective* tensor_ranks) {
   const CoreTensors tensors = TensorsOf(parameters, index);
-  const Shape& shape = parameters[index].shape;
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, parameters.value(index)));
-  const auto* from = copy.view().As<float>();
-  const SingularVectors nearest = NearestOfRank({from, from + shape.Elements()}, shape[0], shape[1],
+  const Shape shape = parameters[index].logical_shape();
+  WEFT_ASSIGN_OR_RETURN(const std::vector<float> weight,
+                        WholeValue(parameters, index, tensor_ranks));
+  const SingularVectors nearest = NearestOfRank({weight.begin(), weight.end()}, shape[0], shape[1],
                                                 parameters[tensors.out_factor].shape[0]);
-  const auto fill = [&](int64_t to, const std::vector<double>& values) {
-    return FillOnHost(stream, parameters.value(to), [&](const TensorView& host) {
-      kernels::cpu::WithFloatType(host.dtype, [&]<class T>() {
-        for (size_t i = 0; i < values.size(); ++i) {
-          host.As<T>()[i] = FromFloat<T>(static_cast<float>(values[i]));
-        }
-      });
-    });
+  const auto set = [&](int64_t to, const std::vector<double>& values) {
+    return SetWholeValue(parameters, to, std::vector<float>(values.begin(), values.end()));
   };
-  WEFT_RETURN_IF_ERROR(fill(tensors.out_factor, nearest.left));
-  return fill(tensors.in_factor, nearest.right);
+  WEFT_RETURN_IF_ERROR(set(tensors.out_factor, nearest.left));
+  return set(tensors.in_factor, nearest.right);
 }
 
 /// Starts the factors and then the rests, so that the whole network is the plain one. The core of a
 /// random network is random with the deviation of its weights.
-Status StartCores(Context& context, const ParameterSet& parameters, ValuesFrom from) {
+Status StartCores(Context& context, ParameterSet& parameters, ValuesFrom from,
+                  Collective* tensor_ranks) {
   for (int64_t i : DerivedMatrices(parameters)) {
     if (from == ValuesFrom::kImported) {
-      WEFT_RETURN_IF_ERROR(StartNearest(context.stream, parameters, i));
+      WEFT_RETURN_IF_ERROR(StartNearest(parameters, i, tensor_ranks));
     }
     const CoreTensors tensors = TensorsOf(parameters, i);
     // M = -(U V^T - W), in place: there may be no memory for more yet.
@@ -74,7 +78,8 @@ Status StartCores(Context& context, const ParameterSet& parameters, ValuesFrom f
 
 class LowRankCore : public Technique {
  public:
-  explicit LowRankCore(LowRankCoreSpec spec) : spec_(std::move(spec)) {}
+  LowRankCore(LowRankCoreSpec spec, Collective* tensor_ranks)
+      : spec_(std::move(spec)), tensor_ranks_(tensor_ranks) {}
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
@@ -84,7 +89,7 @@ class LowRankCore : public Technique {
     }
     parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
       if (from != ValuesFrom::kCheckpoint) {
-        WEFT_RETURN_IF_ERROR(StartCores(context, *parameters_, from));
+        WEFT_RETURN_IF_ERROR(StartCores(context, *parameters_, from, tensor_ranks_));
       }
       return MergeCores(context, *parameters_, !selected_);
     });
@@ -105,7 +110,9 @@ class LowRankCore : public Technique {
   }
 
   Status OnGradients(Context& context, int64_t step) override {
-    return SplitCoreGradients(context, *parameters_, !IsCoreStep(spec_, step));
+    WEFT_RETURN_IF_ERROR(SplitCoreGradients(context, *parameters_, !IsCoreStep(spec_, step)));
+    if (tensor_ranks_ == nullptr) return OkStatus();
+    return SumFactorGradients(context, *parameters_, *tensor_ranks_);
   }
 
   std::vector<bool> FrozenIn(int64_t step) const override {
@@ -118,17 +125,19 @@ class LowRankCore : public Technique {
  private:
   Status RegisterTensors(ParameterList& parameters, int64_t index) {
     const Parameter weight = parameters[index];
-    const ParameterInfo info = {weight, weight.name, {weight.shape[0], weight.shape[1]}};
-    WEFT_RETURN_IF_ERROR(CheckCoreRank(spec_, info));
-    const std::vector<ParameterInfo> infos = CoreTensorsOf(spec_, info);
+    const Shape whole = weight.logical_shape();
+    WEFT_RETURN_IF_ERROR(CheckCoreRank(spec_, {weight, weight.name, {whole[0], whole[1]}}));
+    const std::vector<ParameterInfo> infos =
+        CoreTensorsOf(spec_, {weight, weight.name, {weight.shape[0], weight.shape[1]}});
+    const std::vector<Shard> shards = ShardsOf(weight.shard);
     // Their product has the deviation of the weight.
     const double each = 1 / std::sqrt(static_cast<double>(spec_.rank));
     const std::vector<Initializer> starts = {
         {.deviation = weight.initializer.deviation}, {.deviation = each}, {}};
     std::vector<ParameterList::Source> sources;
     for (size_t i = 0; i < infos.size(); ++i) {
-      sources.push_back(
-          {infos[i].name, Shape{infos[i].shape[0], infos[i].shape[1]}, starts[i], infos[i].parts});
+      sources.push_back({infos[i].name, Shape{infos[i].shape[0], infos[i].shape[1]}, starts[i],
+                         infos[i].parts, shards[i]});
     }
     parameters.Derive(index, std::move(sources));
     rests_.resize(static_cast<size_t>(parameters.size()), false);
@@ -137,6 +146,7 @@ class LowRankCore : public Technique {
   }
 
   LowRankCoreSpec spec_;
+  Collective* tensor_ranks_;
   ParameterSet* parameters_ = nullptr;
   std::vector<bool> rests_;  ///< By parameter, whether it is one.
   bool selected_ = false;    ///< Evaluation and export are of the core.
@@ -146,7 +156,7 @@ class LowRankCore : public Technique {
 
 std::unique_ptr<Technique> NewLowRankCore(const TechniqueInputs& inputs) {
   const LowRankCoreSpec& spec = inputs.model.low_rank_core;
-  return spec.rank == 0 ? nullptr : std::make_unique<LowRankCore>(spec);
+  return spec.rank == 0 ? nullptr : std::make_unique<LowRankCore>(spec, inputs.tensor_ranks);
 }
 
 Status MergeCores(Context& context, const ParameterSet& parameters, bool whole) {
@@ -179,6 +189,42 @@ Status SplitCoreGradients(Context& context, const ParameterSet& parameters, bool
                                            parameters.gradient(tensors.in_factor)));
   }
   return OkStatus();
+}
+
+Status SumFactorGradients(Context& context, const ParameterSet& parameters,
+                          Collective& tensor_ranks) {
+  ProfileScope scope(context.profiler, "sum factor gradients");
+  std::vector<TensorView> gradients;
+  int64_t count = 0;
+  for (int64_t i : DerivedMatrices(parameters)) {
+    const CoreTensors tensors = TensorsOf(parameters, i);
+    for (int64_t factor : {tensors.out_factor, tensors.in_factor}) {
+      if (!parameters[factor].shard.whole()) continue;
+      gradients.push_back(parameters.gradient(factor).Flat());
+      count += gradients.back().shape.Elements();
+    }
+  }
+  if (count == 0) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const Tensor all,
+                        Tensor::New(context, Component::kCommunication, DType::kF32, {count}));
+  const auto for_each = [&](auto&& copy) -> Status {
+    int64_t begin = 0;
+    for (const TensorView& gradient : gradients) {
+      const Tensor part = all.Elements(begin, gradient.shape.Elements());
+      begin += gradient.shape.Elements();
+      WEFT_RETURN_IF_ERROR(copy(gradient, part.view()));
+    }
+    return OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(for_each([&](const TensorView& gradient, const TensorView& part) {
+    return CopyRows(context.stream, gradient, part);
+  }));
+  WEFT_RETURN_IF_ERROR(
+      tensor_ranks.AllReduce(context.stream, all.view(), Reduction::kSum, "gradients of factors")
+          .Wait(context.stream));
+  return for_each([&](const TensorView& gradient, const TensorView& part) {
+    return CopyRows(context.stream, part, gradient);
+  });
 }
 
 }  // namespace weft::engine

@@ -35,15 +35,24 @@ const Feature kLowRankCore = {
           return "model.low_rank_core.rank " + std::to_string(job.model.low_rank_core.rank);
         }};
 
+const Feature kSettings[] = {
+    {.name = "low-rank cores of some matrices",
+     .setting = "model.low_rank_core.layers",
+     .asked =
+         [](const JobSpec& job) {
+           const LowRankCoreSpec& spec = job.model.low_rank_core;
+           return spec.rank > 0 && !spec.layers.empty();
+         },
+     .shown = [](const JobSpec&) { return std::string("model.low_rank_core.layers"); }}};
+const Feature& kSomeCores = kSettings[0];
+
 constexpr std::string_view kHeldStill = "steps that train the core hold the rest of weights still";
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
       {&kLowRankCore, &kZero, "the factors need the whole gradient of a weight",
        "resources.zero_stage 0"},
-      {&kLowRankCore, &kTensorParallel, "the factors are of whole matrices",
-       "data parallelism alone"},
-      {&kLowRankCore, &kPipelineParallel, kNotYet, "data parallelism alone"},
+      {&kLowRankCore, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},
       {&kLowRankCore, &kWholeTensorOptimizer, kHeldStill, "optimizer.name adamw"},
       {&kLowRankCore, &kScheduleFree, kHeldStill, "optimizer.name adamw"},
@@ -60,6 +69,7 @@ std::span<const Refusal> Rows() {
       {&kLowRankCore, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
       {&kLowRankCore, &PeftTechniqueCost().feature(), "adapters freeze the weights", kOneOfTwo},
       {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kSomeCores, &kPipelineParallel, kNotYet, "a core of each matrix"},
   };
   return rows;
 }
@@ -83,6 +93,7 @@ class LowRankCoreCost : public TechniqueCost {
   std::string_view name() const override { return "low_rank_core"; }
 
   const Feature& feature() const override { return kLowRankCore; }
+  std::span<const Feature> settings() const override { return kSettings; }
   std::span<const Refusal> refusals() const override { return Rows(); }
 
   Status Check(const JobSpec& job) const override {
@@ -112,7 +123,7 @@ class LowRankCoreCost : public TechniqueCost {
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
     const int64_t rank = shape.spec.low_rank_core.rank;
     if (rank == 0) return;  // planners ask often, and there may be many parameters
-    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    for (const ParameterInfo& parameter : OfRank(shape)) {
       if (!HasCore(shape.spec, parameter)) continue;
       const int64_t out = parameter.shape[0], in = parameter.shape[1];
       work.products.push_back({parameter.role, GemmPass::kForward, out, in, rank, 1});
@@ -143,13 +154,19 @@ class LowRankCoreCost : public TechniqueCost {
     const int64_t rank = shape.spec.low_rank_core.rank;
     if (rank == 0) return 0;
     int64_t longest = 0;
-    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    for (const ParameterInfo& parameter : OfRank(shape)) {
       if (!HasCore(shape.spec, parameter)) continue;
       longest = std::max({longest, parameter.shape[0], parameter.shape[1]});
     }
     const bool narrow = inputs.precision->matrices != DType::kF32;
     const bool stored = inputs.OnCuda() || MultipliesStored(inputs.products);
     return kF32 * ((stored ? 0 : shape.largest_derived) + (narrow ? rank * longest : 0));
+  }
+
+ private:
+  /// The parameters of a tensor-parallel rank.
+  static std::vector<ParameterInfo> OfRank(const ModelShape& shape) {
+    return ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows);
   }
 };
 
@@ -178,6 +195,8 @@ std::vector<ParameterInfo> CoreTensorsOf(const LowRankCoreSpec& spec, const Para
   add("core_out", {spec.rank, weight.shape[0]});
   add("core_in", {spec.rank, weight.shape[1]});
   for (ParameterInfo& factor : tensors) factor.parts.clear();
+  // Tensor-parallel ranks have rows of a weight, or columns of one that ends a sub-layer.
+  tensors[EndsSubLayer(weight.role) ? 0 : 1].of_whole_weight = true;
   add("rest", weight.shape);
   return tensors;
 }

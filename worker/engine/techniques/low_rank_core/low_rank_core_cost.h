@@ -11,7 +11,7 @@ namespace weft {
 
 /// What model.low_rank_core trains in the place of `weight`, a W [out, in] = U V^T + M:
 /// "<weight>.core_out" U^T [rank, out], "<weight>.core_in" V^T [rank, in] and "<weight>.rest" M
-/// [out, in].
+/// [out, in]. `weight` may be the part of a tensor-parallel rank: so are then one factor and M.
 std::vector<ParameterInfo> CoreTensorsOf(const LowRankCoreSpec& spec, const ParameterInfo& weight);
 
 /// kInvalid where the rank is none below both sides of `weight`.

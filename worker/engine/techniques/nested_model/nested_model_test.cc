@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
+#include "common/model/tensor_traffic.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/nested_model/nested_model_cost.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
@@ -280,6 +282,37 @@ TEST(NestedModelTest, TensorParallelRanksFollowOneRank) {
         ExpectFollows(TrainOnMesh(c), TrainOnMesh(c.Whole())[0], 1e-5, 1e-4);
       }
     }
+  }
+}
+
+TEST(NestedModelTest, TensorParallelRanksSendOfTheSecondPassWhatTheTrafficModelSays) {
+  for (const char* policy : {"keep", "recompute"}) {
+    SCOPED_TRACE(policy);
+    std::map<bool, double> sent;  // In a joint step, and without the nested network.
+    MeshCase c{Job(), TinyPlan("fp32", 4)};
+    c.plan.mesh.tensor = 2;
+    c.plan.block_memory_policy = {policy, policy, policy};
+    for (const bool nested : {true, false}) {
+      MeshCase own = c;
+      if (!nested) own.job = Plain(own.job);
+      RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+        MeshRank rank(own, world);
+        const auto bytes = [&] {
+          return rank.ranks.tensor->group().account().totals(CollectiveKind::kAllReduce).bytes;
+        };
+        const double before = bytes();
+        ASSERT_TRUE(rank.trainer->Step().ok());
+        if (world.rank() == 0) sent[nested] = bytes() - before;
+      });
+    }
+    ModelShape shape(c.job.model, 2);
+    shape.spec.layers = c.job.train.nested_model.layers;
+    const int64_t recomputed = policy == std::string("keep") ? 0 : shape.spec.layers;
+    const TensorTraffic second = TrafficOfRow({.shape = shape,
+                                               .tokens = 4 * c.length(),
+                                               .element_bytes = sizeof(float),
+                                               .recomputed_blocks = recomputed});
+    EXPECT_EQ(sent[true] - sent[false], static_cast<double>(second.summed));
   }
 }
 

@@ -388,6 +388,34 @@ TEST(SubNetworksTest, BytesAndMemoryAreThoseOfTheFormulas) {
   EXPECT_EQ(exchanged[true], exchanged[false]);
 }
 
+TEST(SubNetworksTest, MemoryHasRoomForEvaluationsOfTheWholeNetwork) {
+  constexpr int64_t kRanks = 4;
+  MeshCase c = SubNetworks(Gpt2Model(), kRanks, 2, 2);
+  // The steps of a rank have a quarter of its neurons, and recompute them.
+  c.job.model.mlp_width = 16 * c.job.model.width;
+  c.job.train.eval_sequences = kBatch;
+  c.plan.micro_batch = kBatch / kRanks;
+  c.plan.accumulation_steps = 1;
+  c.plan.block_memory_policy.assign(static_cast<size_t>(c.job.model.layers), "recompute");
+  const MemoryBreakdown predicted =
+      CountedMemory(MemoryInputsOf(c.job, c.plan, {ProductsOf(DType::kF32)}));
+  OnRanks(kRanks, [&](Collective& world) {
+    MeshRank rank(c, world);
+    for (int step = 0; step < 2; ++step) StepOf(*rank.trainer);
+    const MemoryBreakdown steps = rank.run.allocator.Peaks();
+    rank.run.allocator.ResetPeaks();
+    ASSERT_TRUE(rank.trainer->Evaluate().ok());
+    const MemoryBreakdown evaluation = rank.run.allocator.Peaks();
+    const auto of_passes = [](const MemoryBreakdown& memory) {
+      return static_cast<double>(memory.workspace_bytes + memory.activations_bytes);
+    };
+    EXPECT_GT(of_passes(evaluation), 1.1 * of_passes(steps)) << "the larger one";
+    EXPECT_LE(of_passes(evaluation), 1.01 * of_passes(predicted));
+    // Queries, keys and values are counted besides the MLP: 3 rows of 40.
+    EXPECT_GE(of_passes(evaluation), 0.8 * of_passes(predicted));
+  });
+}
+
 // Of blocks, not of embeddings, norms and the classifier: ranks without units of others.
 TEST(SubNetworksTest, PassesComputeTheOwnUnitsAlone) {
   for (const ModelSpec& model : {Gpt2Model(), GroupedModel(), BertModel(), VitModel()}) {
