@@ -378,10 +378,13 @@ void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation
   PhiloxStream rng({.seed = 11});
   for (TestTensor* tensor : {&weight, &bias, &x, &before}) tensor->Random(rng).Reset();
   mask.Assign(Values(static_cast<size_t>(out * in / 16), 0xA5A5)).Reset();
-  TestTensor y(dtype, {rows, out}), active(dtype, {rows, inner}), own(dtype, {rows, inner});
+  TestTensor y(dtype, {rows, out}), plain_y(dtype, {rows, out});
+  TestTensor active(dtype, {rows, inner}), own(dtype, {rows, inner});
   TestTensor dx(dtype, {rows, columns}), plain(dtype, {rows, columns});
   TestTensor again(dtype, {rows, in}), own_again(dtype, {rows, in});
-  for (TestTensor* tensor : {&y, &active, &own, &dx, &plain, &again, &own_again}) tensor->Reset();
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &dx, &plain, &again, &own_again}) {
+    tensor->Reset();
+  }
   Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight(stream.device, out, in, dtype);
   ASSERT_EQ(sparse.status().ToString(), "OK");
   ASSERT_EQ((*sparse)->SetMask(stream, mask.view()).ToString(), "OK");
@@ -392,6 +395,11 @@ void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation
                                    .y = y.view(),
                                    .active = active.view(),
                                    .activation = activation})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(SparseForward(
+                stream,
+                {.x = x.view(), .weight = sparse->get(), .bias = bias.view(), .y = plain_y.view()})
                 .ToString(),
             "OK");
   ASSERT_EQ(OwnPass(stream, activation, y.view(), own.view()).ToString(), "OK");
@@ -411,7 +419,10 @@ void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation
       OwnBackwardPass(stream, activation, plain.view(), before.view(), own_again.view()).ToString(),
       "OK");
   ASSERT_EQ(stream.cuda->Synchronize().ToString(), "OK");
-  for (TestTensor* tensor : {&active, &own, &again, &own_again, &dx, &plain}) tensor->Fetch();
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &again, &own_again, &dx, &plain}) {
+    tensor->Fetch();
+  }
+  EXPECT_EQ(y.bytes(), plain_y.bytes());
   EXPECT_EQ(active.bytes(), own.bytes());
   EXPECT_EQ(dx.bytes(), plain.bytes());
   EXPECT_EQ(again.bytes(), own_again.bytes());

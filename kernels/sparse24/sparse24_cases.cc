@@ -17,8 +17,8 @@ enum class Product : uint8_t { kForward, kBackwardInput, kBackwardWeight, kSampl
 // eighth.
 enum class MaskKind : uint8_t { kTransposable, kRows, kAny, kEighth };
 
-// An activation is of a product that was rounded, and is rounded itself; a gated one is of two.
-constexpr int kRoundings = 4;
+// An activation is of a product that was rounded, and is rounded itself.
+constexpr int kRoundings = 3;
 
 double SquaredRelu(double x) {
   return ref::Relu(x) * ref::Relu(x);
@@ -34,6 +34,9 @@ struct Activation {
   ref::UnitFunctions functions;
 
   bool gated() const { return IsGated(kind); }
+  bool is_gelu() const {
+    return kind == ProductActivation::kTanhGelu || kind == ProductActivation::kErfGelu;
+  }
 };
 constexpr Activation kActivations[] = {
     {ProductActivation::kTanhGelu, "/gelu", {ref::Gelu, ref::GeluDerivative}},
@@ -229,7 +232,8 @@ void BuildBackwardActivated(OpRun& run, const Problem& p, const Activation& acti
                               before.Values(), columns);
       });
   run.outputs.back().roundings = kRoundings;
-  TestTensor& active = run.Output("active", p.dtype, {p.rows, p.in}, 0, 1, [=, &before] {
+  // The roundings within the formula count like those of a sum.
+  TestTensor& active = run.Output("active", p.dtype, {p.rows, p.in}, 0, 4, [=, &before] {
     return Activated(activation, before.Values(), columns);
   });
   run.run = [=, &weight, &mask, &dy, &before, &dx, &active](const Stream& stream) -> Status {
@@ -358,15 +362,19 @@ void AddActivationCases(std::vector<OpCase>& cases) {
       // Rows that no device reads 16 bytes at a time, and a mask that is not sparse for one.
       {.rows = 7, .in = 20, .out = 12, .dtype = DType::kBF16},
       {.rows = 9, .in = 16, .out = 24, .dtype = DType::kBF16, .mask = MaskKind::kAny},
-      // Gates that a device's blocks have beside their up, and several strips of a CPU's rows.
+      // Gates that blocks of a device have next to their up, and several strips of a CPU's rows.
       {.rows = 35, .in = 64, .out = 256, .dtype = DType::kBF16},
       {.rows = 19, .in = 16, .out = 1096},
   };
   for (const Problem& p : problems) {
     for (const Activation& activation : kActivations) {
-      if (activation.gated() && p.out % 8 != 0) continue;
-      cases.push_back({p.Name(Product::kForward) + activation.name, CaseUse::kTest,
-                       [=](OpRun& run) { BuildForwardActivated(run, p, activation); }});
+      // What rounds y doubles in its square, and a gated activation has it twice: more than what a
+      // result of 16 bits may be off. Tests of their bits against those of passes stand for these.
+      const bool forward = activation.is_gelu() || p.dtype == DType::kF32;
+      if (forward && (!activation.gated() || p.out % 8 == 0)) {
+        cases.push_back({p.Name(Product::kForward) + activation.name, CaseUse::kTest,
+                         [=](OpRun& run) { BuildForwardActivated(run, p, activation); }});
+      }
       cases.push_back({p.Name(Product::kBackwardInput) + activation.name, CaseUse::kTest,
                        [=](OpRun& run) { BuildBackwardActivated(run, p, activation); }});
     }

@@ -87,10 +87,13 @@ void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
   TestTensor bias(DType::kF32, {kOut}), x(dtype, {kRows, kIn}), before(dtype, {kRows, columns});
   for (TestTensor* tensor : {&weight, &bias, &x, &before}) tensor->Random(rng).Reset();
   mask.Assign(std::vector<double>(kOut * kIn / 16, 0xA5A5)).Reset();
-  TestTensor y(dtype, {kRows, kOut}), active(dtype, {kRows, inner}), own(dtype, {kRows, inner});
+  TestTensor y(dtype, {kRows, kOut}), plain_y(dtype, {kRows, kOut});
+  TestTensor active(dtype, {kRows, inner}), own(dtype, {kRows, inner});
   TestTensor dx(dtype, {kRows, columns}), plain(dtype, {kRows, columns});
   TestTensor again(dtype, {kRows, kIn}), own_again(dtype, {kRows, kIn});
-  for (TestTensor* tensor : {&y, &active, &own, &dx, &plain, &again, &own_again}) tensor->Reset();
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &dx, &plain, &again, &own_again}) {
+    tensor->Reset();
+  }
   Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight({}, kOut, kIn, dtype);
   ASSERT_TRUE(sparse.ok());
   ASSERT_TRUE((*sparse)->SetMask({}, mask.view()).ok());
@@ -103,6 +106,12 @@ void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
                                .activation = activation})
                 .ToString(),
             "OK");
+  ASSERT_EQ(
+      SparseForward(
+          {}, {.x = x.view(), .weight = sparse->get(), .bias = bias.view(), .y = plain_y.view()})
+          .ToString(),
+      "OK");
+  EXPECT_EQ(y.bytes(), plain_y.bytes());
   ASSERT_EQ(OwnPass(activation, y.view(), own.view()).ToString(), "OK");
   EXPECT_EQ(active.bytes(), own.bytes());
   ASSERT_EQ(SparseBackwardInput({}, {.dy = y.view(),
