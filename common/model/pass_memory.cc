@@ -176,11 +176,14 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   const int64_t beside = inputs.job_workspace.gradients * size.row;
   // Gradients around the activation and its result again; SwiGLU needs room for both gradients.
   // Gradients of results that are partitioned come from all ranks, besides that of the stream.
-  int64_t mlp_backward =
-      size.row + size.gathered + 2 * size.inner + (MlpInputs(model) > 1 ? size.before : 0) + branch;
+  const bool gated = MlpInputs(model) > 1;
+  const bool stores_gradient =
+      !gated || !inputs.technique_products.fuses_gates || shape.tensor_rows > 1;
+  int64_t mlp_backward = size.row + size.gathered + (stores_gradient ? 2 : 1) * size.inner +
+                         (gated ? size.before : 0) + branch;
   if (!shape.trained_products.down) {
     // Nothing reads the activation again.
-    const int64_t up = MlpInputs(model) > 1 ? size.before : 0;
+    const int64_t up = gated ? size.before : 0;
     mlp_backward = size.row + size.gathered + std::max(branch + size.inner + up, size.before + in);
   }
   // Experts have their gradients in the place of what they kept, except one activation, of all

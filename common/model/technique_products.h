@@ -17,6 +17,7 @@ struct TechniqueProducts {
   double dense_share = 1;       ///< Of the steps, those whose products are dense after all.
   bool copies_weights = false;  ///< Packing makes an f32 copy of each.
   bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
+  bool fuses_gates = false;         ///< No step stores the gradient of a gated activation's result.
   bool attention = false;           ///< Those of attention, too.
   std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
   double seconds_share = 1;         ///< Of a dense product's seconds, where none is measured.

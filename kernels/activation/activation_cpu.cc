@@ -5,7 +5,7 @@
 
 #include "kernels/activation/activation_check.h"
 #include "kernels/activation/activation_simd.h"
-#include "kernels/activation/squared_relu.h"
+#include "kernels/activation/squared_relu_loops.h"
 #include "kernels/cpu/parallel.h"
 
 namespace weft::kernels::cpu {
@@ -16,19 +16,12 @@ constexpr int64_t kGrain = 16384;
 // The same for tanh, which has no vector form: only a pooled row of each sequence passes it.
 constexpr int64_t kScalarGrain = 1024;
 
-// Calls fn(group, first, count) for the groups of four from elements [begin, end) of x on; the last
-// may have fewer.
-template <class T, class Fn>
-void ForEachGroup(const T* x, int64_t count, bool two_of_four, const Fn& fn) {
+// Calls fn(begin, end) for parts of [0, count) that begin at multiples of four.
+template <class Fn>
+void ForFours(int64_t count, const Fn& fn) {
   constexpr int64_t kGroup = 4;
   ParallelFor((count + kGroup - 1) / kGroup, kGrain / kGroup, [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin * kGroup; first < std::min(end * kGroup, count); first += kGroup) {
-      const auto own = static_cast<int>(std::min(kGroup, count - first));
-      SquaredReluGroup group = {};
-      for (int k = 0; k < own; ++k) group.x[k] = ToFloat(x[first + k]);
-      if (two_of_four) group.KeepTwo();
-      fn(group, first, own);
-    }
+    fn(begin * kGroup, std::min(end * kGroup, count));
   });
 }
 
@@ -123,12 +116,9 @@ Status SquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& ar
   const TensorView &x = args.x, &y = args.y;
   WEFT_RETURN_IF_ERROR(CheckSquaredReluForward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
-    ForEachGroup(x.As<T>(), x.shape.Elements(), args.two_of_four,
-                 [&](const SquaredReluGroup& group, int64_t first, int count) {
-                   for (int k = 0; k < count; ++k) {
-                     y.As<T>()[first + k] = FromFloat<T>(group.Value(k));
-                   }
-                 });
+    ForFours(x.shape.Elements(), [&](int64_t begin, int64_t end) {
+      SquaredReluForwardLoop(x.As<T>() + begin, y.As<T>() + begin, end - begin, args.two_of_four);
+    });
   });
   return OkStatus();
 }
@@ -137,14 +127,10 @@ Status SquaredReluBackward(const Stream& stream, const SquaredReluBackwardArgs& 
   const TensorView &dy = args.dy, &x = args.x, &dx = args.dx, &y = args.y;
   WEFT_RETURN_IF_ERROR(CheckSquaredReluBackward(stream, args));
   WithFloatType(x.dtype, [&]<class T>() {
-    ForEachGroup(x.As<T>(), x.shape.Elements(), args.two_of_four,
-                 [&](const SquaredReluGroup& group, int64_t first, int count) {
-                   for (int k = 0; k < count; ++k) {
-                     const int64_t i = first + k;
-                     dx.As<T>()[i] = FromFloat<T>(ToFloat(dy.As<T>()[i]) * group.Derivative(k));
-                     if (y) y.As<T>()[i] = FromFloat<T>(group.Value(k));
-                   }
-                 });
+    ForFours(x.shape.Elements(), [&](int64_t begin, int64_t end) {
+      SquaredReluBackwardLoop(dy.As<T>() + begin, x.As<T>() + begin, dx.As<T>() + begin,
+                              y ? y.As<T>() + begin : nullptr, end - begin, args.two_of_four);
+    });
   });
   return OkStatus();
 }

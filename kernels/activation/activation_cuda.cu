@@ -93,13 +93,6 @@ Status MapBackward(const Stream& stream, const char* op, Form form, const Args& 
   });
 }
 
-struct SquaredRelu {
-  __device__ float operator()(float x) const {
-    const float relu = x < 0.0f ? 0.0f : x;
-    return relu * relu;
-  }
-};
-
 // Elements [4 i, 4 i + 4) are those of a thread.
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -174,7 +167,7 @@ Status SquaredReluForward(const Stream& stream, const SquaredReluForwardArgs& ar
   const int64_t count = args.x.shape.Elements();
   return WithFloatType(args.x.dtype, [&]<class T>() {
     if (!args.two_of_four) {
-      const UnaryMap<T, T, SquaredRelu> map = {args.x.As<T>(), args.y.As<T>(), {}};
+      const UnaryMap<T, T, ValueOf<SquaredReluAt>> map = {args.x.As<T>(), args.y.As<T>(), {}};
       return LaunchMap<kWide<T>>(stream, "SquaredReluForward", map, count, Aligned16(map.x, map.y));
     }
     return Launch(stream, "SquaredReluForward",

@@ -4,6 +4,15 @@
 
 namespace weft::kernels {
 
+/// A squared ReLU and its derivative at a point. A NaN goes through.
+struct SquaredReluAt {
+  float relu;
+
+  WEFT_HOST_DEVICE explicit SquaredReluAt(float x) : relu(x < 0 ? 0.0f : x) {}
+  WEFT_HOST_DEVICE float Value() const { return relu * relu; }
+  WEFT_HOST_DEVICE float Derivative() const { return 2 * relu; }
+};
+
 /// Four neighbours of a squared ReLU: their values and derivatives, and which of them count.
 struct SquaredReluGroup {
   float x[4];

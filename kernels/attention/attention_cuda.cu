@@ -5,14 +5,12 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_check.h"
-#include "kernels/attention/attention_cuda_backward.h"
-#include "kernels/attention/attention_cuda_forward.h"
 #include "kernels/attention/attention_cuda_plain.h"
+#include "kernels/attention/attention_cuda_tensor_cores.h"
 #include "kernels/attention/attention_cuda_work.h"
 #include "kernels/attention/attention_cudnn.h"
-#include "kernels/attention/attention_hopper_backward.h"
-#include "kernels/attention/attention_hopper_forward.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/vector.h"
 
 namespace weft::kernels::cuda {
@@ -107,15 +105,6 @@ bool AreAligned(const Some&... some) {
   return (IsAligned(some) && ...);
 }
 
-// Calls fn.operator()<kDim>() with the columns of the tiles that hold a head.
-template <class Fn>
-Status WithTileDim(int head_dim, Fn&& fn) {
-  if (head_dim <= 64) return fn.template operator()<64>();
-  if (head_dim <= 96) return fn.template operator()<96>();
-  if (head_dim <= 128) return fn.template operator()<128>();
-  return fn.template operator()<256>();
-}
-
 // Its instructions are of this one generation.
 bool UsesHopper(const Stream& stream) {
   return ptx::BuiltForHopper() && stream.cuda->limits().major == 9;
@@ -125,12 +114,8 @@ template <class T>
 Status Forward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
   if constexpr (!std::is_same_v<T, float>) {
     if (AreAligned(a.q, a.k, a.v, a.out)) {
-      if (UsesHopper(stream)) {
-        return WithPanelDim(
-            a.head_dim, [&]<int kDim>() { return LaunchHopperForward<T, kDim>(stream, op, a); });
-      }
-      return WithTileDim(a.head_dim,
-                         [&]<int kDim>() { return LaunchForward<T, kDim>(stream, op, a); });
+      return UsesHopper(stream) ? AttentionForwardOnHopper(stream, op, a)
+                                : AttentionForwardOnTensorCores(stream, op, a);
     }
   }
   return LaunchPlainForward(stream, op, a);
@@ -145,14 +130,9 @@ Status Backward(const Stream& stream, std::string_view op, AttentionTensors<T> a
       AreAligned(a.out, a.dout) ? StatsKernel<T, kWide<T>> : StatsKernel<T, 1>, a));
   if constexpr (!std::is_same_v<T, float>) {
     if (AreAligned(a.q, a.k, a.v, a.dout, a.dq, a.dk, a.dv)) {
-      if (UsesHopper(stream) && a.head_dim <= 128) {
-        return a.head_dim <= 64 ? LaunchHopperBackward<T, 64>(stream, op, a)
-                                : LaunchHopperBackward<T, 128>(stream, op, a);
-      }
-      return WithTileDim(a.head_dim, [&]<int kDim>() {
-        WEFT_RETURN_IF_ERROR((LaunchKeyGradient<T, kDim>(stream, op, a)));
-        return LaunchQueryGradient<T, kDim>(stream, op, a);
-      });
+      return UsesHopper(stream) && a.head_dim <= kHopperBackwardDim
+                 ? AttentionBackwardOnHopper(stream, op, a)
+                 : AttentionBackwardOnTensorCores(stream, op, a);
     }
   }
   WEFT_RETURN_IF_ERROR(LaunchPlainKeyGradient(stream, op, a));

@@ -58,6 +58,8 @@ struct DropoutBlocks {
         first_token(a.dropout.first_token + static_cast<uint32_t>(part_begin)),
         head(a.dropout.first_head + static_cast<uint32_t>(in_head)) {}
 
+  /// Whether any weight goes.
+  __device__ __forceinline__ bool Drop() const { return threshold > 0; }
   /// Of a query and of the keys from kKeysPerBlock * `keys` on.
   __device__ __forceinline__ Philox4 At(int query, int keys) const {
     const uint32_t high = head << kKeyBlockBits | static_cast<uint32_t>(keys);

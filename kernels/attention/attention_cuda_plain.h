@@ -2,7 +2,9 @@
 
 // Attention by multiplications in f32, for f32 tensors and for those whose rows are not aligned to
 // 16 bytes. The same division of work as on the tensor cores; see attention_cuda_forward.h and
-// attention_cuda_backward.h.
+// attention_cuda_backward.h. Whether weights are dropped is asked for each of them, which is little
+// next to the multiplications behind it: kernels with and without would take twice as long to
+// compile.
 
 #include "kernels/attention/attention_cuda_dropout.h"
 #include "kernels/attention/attention_cuda_work.h"
@@ -150,7 +152,7 @@ struct PlainShared {
   }
 };
 
-template <class T, int kPer, bool kDrops>
+template <class T, int kPer>
 __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
   const int head = static_cast<int>(blockIdx.x) % a.heads;
@@ -164,6 +166,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
   q.Load<kPer>(a.q.At(part.begin + first, int64_t{head} * columns), a.q.stride, part.length - first,
                columns);
   const DropoutBlocks blocks(a, part.begin, head);
+  const bool drops = blocks.Drop();
   PlainSums<kPer> out;
   float maxima[kPer], sums[kPer];
 #pragma unroll
@@ -203,10 +206,8 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
       for (int j = 0; j < kPer; ++j) {
         scores[i][j] = ptx::Exp2(scores[i][j] * a.log2_scale - shift);
         sum += scores[i][j];
-        if constexpr (kDrops) {
-          const int query = first + thread.y + kPlainSide * i;
-          if (!blocks.Keeps(query, key + thread.x + kPlainSide * j)) scores[i][j] = 0;
-        }
+        const int query = first + thread.y + kPlainSide * i;
+        if (drops && !blocks.Keeps(query, key + thread.x + kPlainSide * j)) scores[i][j] = 0;
       }
       sums[i] = sums[i] * factors[i] + sum;
     }
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainForwardKernel(Attention
 
 /// Weights from scores, and in place of their gradients those of the scores, of query `query` and
 /// key `key` of the part's sequence.
-template <bool kDrops, class T>
+template <class T>
 __device__ __forceinline__ void DifferentiateSoftmax(const AttentionTensors<T>& a,
                                                      const SequencePart& part, int head,
                                                      const DropoutBlocks& blocks, int query,
@@ -245,12 +246,12 @@ __device__ __forceinline__ void DifferentiateSoftmax(const AttentionTensors<T>& 
   }
   const QueryStats stats = a.stats[int64_t{head} * a.tokens + part.begin + query];
   p = ptx::Exp2(p * a.log2_scale - stats.log2_sum);
-  const bool kept = !kDrops || blocks.Keeps(query, key);
+  const bool kept = !blocks.Drop() || blocks.Keeps(query, key);
   ds = p * ((kept ? ds : 0.0f) - stats.mean);
   p = kept ? p : 0.0f;
 }
 
-template <class T, int kPer, bool kDrops>
+template <class T, int kPer>
 __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
   const int kv_head = static_cast<int>(blockIdx.x) % a.kv_heads;
@@ -281,8 +282,8 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(Atten
       for (int i = 0; i < kPer; ++i) {
 #pragma unroll
         for (int j = 0; j < kPer; ++j) {
-          DifferentiateSoftmax<kDrops>(a, part, head, blocks, query + thread.x + kPlainSide * j,
-                                       first + thread.y + kPlainSide * i, p[i][j], ds[i][j]);
+          DifferentiateSoftmax(a, part, head, blocks, query + thread.x + kPlainSide * j,
+                               first + thread.y + kPlainSide * i, p[i][j], ds[i][j]);
         }
       }
       dv.Add(shared.Weights(4), p, dout, columns);
@@ -294,7 +295,7 @@ __global__ void __launch_bounds__(kPlainThreads, 2) PlainKeyGradientKernel(Atten
   dv.Store(a.dv.At(kv_token, kv_column), a.dv.stride, part.length - first, columns, a.value_scale);
 }
 
-template <class T, int kPer, bool kDrops>
+template <class T, int kPer>
 __global__ void __launch_bounds__(kPlainThreads, 2)
     PlainQueryGradientKernel(AttentionTensors<T> a) {
   constexpr int kTile = kPlainSide * kPer;
@@ -325,8 +326,8 @@ __global__ void __launch_bounds__(kPlainThreads, 2)
     for (int i = 0; i < kPer; ++i) {
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        DifferentiateSoftmax<kDrops>(a, part, head, blocks, first + thread.y + kPlainSide * i,
-                                     key + thread.x + kPlainSide * j, p[i][j], ds[i][j]);
+        DifferentiateSoftmax(a, part, head, blocks, first + thread.y + kPlainSide * i,
+                             key + thread.x + kPlainSide * j, p[i][j], ds[i][j]);
       }
     }
     dq.Add(shared.Weights(4), ds, k, columns);
@@ -351,28 +352,21 @@ Status LaunchPlain(const Stream& stream, std::string_view op, const AttentionTen
 
 template <class T>
 Status LaunchPlainForward(const Stream& stream, std::string_view op, const AttentionTensors<T>& a) {
-  return a.Drops() ? LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2, true>,
-                                 PlainForwardKernel<T, 1, true>)
-                   : LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2, false>,
-                                 PlainForwardKernel<T, 1, false>);
+  return LaunchPlain(stream, op, a, 3, a.heads, PlainForwardKernel<T, 2>, PlainForwardKernel<T, 1>);
 }
 
 template <class T>
 Status LaunchPlainKeyGradient(const Stream& stream, std::string_view op,
                               const AttentionTensors<T>& a) {
-  return a.Drops() ? LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2, true>,
-                                 PlainKeyGradientKernel<T, 1, true>)
-                   : LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2, false>,
-                                 PlainKeyGradientKernel<T, 1, false>);
+  return LaunchPlain(stream, op, a, 4, a.kv_heads, PlainKeyGradientKernel<T, 2>,
+                     PlainKeyGradientKernel<T, 1>);
 }
 
 template <class T>
 Status LaunchPlainQueryGradient(const Stream& stream, std::string_view op,
                                 const AttentionTensors<T>& a) {
-  return a.Drops() ? LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2, true>,
-                                 PlainQueryGradientKernel<T, 1, true>)
-                   : LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2, false>,
-                                 PlainQueryGradientKernel<T, 1, false>);
+  return LaunchPlain(stream, op, a, 4, a.heads, PlainQueryGradientKernel<T, 2>,
+                     PlainQueryGradientKernel<T, 1>);
 }
 
 }  // namespace weft::kernels::cuda

@@ -331,54 +331,116 @@ TEST_F(Sparse24OnCuda, ProductsFollowAMaskThatChanges) {
   }
 }
 
-// Of rows that are written 16 bytes at a time it is taken on the way out.
-TEST_F(Sparse24OnCuda, GeluHasTheBitsOfAPassOfItsOwn) {
-  const Shape inputs = {Layer::kRows, Layer::kIn}, outputs = {Layer::kRows, Layer::kOut};
-  for (const auto& [newest, dtype] : {std::pair<int, DType>{8, DType::kBF16},
-                                      {8, DType::kF16},
-                                      {9, DType::kBF16},
-                                      {9, DType::kF16}}) {
-    SCOPED_TRACE(std::to_string(newest) + " " + std::string(DTypeName(dtype)));
+// The pass of `activation` by itself: of x, and of the gradient in dx (a gated one's first
+// columns).
+Status OwnPass(const Stream& stream, ProductActivation activation, const TensorView& x,
+               const TensorView& y) {
+  if (IsGated(activation)) {
+    const GatedColumns at = GatedColumnsOf(x);
+    return SwiGluForward(stream, {at.gate, at.up, y, GateOf(activation)});
+  }
+  if (activation == ProductActivation::kSquaredRelu) return SquaredReluForward(stream, {x, y});
+  return GeluForward(stream, {x, y, GeluFormOf(activation)});
+}
+Status OwnBackwardPass(const Stream& stream, ProductActivation activation, const TensorView& dx,
+                       const TensorView& before, const TensorView& y) {
+  if (IsGated(activation)) {
+    const GatedColumns to = GatedColumnsOf(dx), at = GatedColumnsOf(before);
+    return SwiGluBackward(stream, {.dy = to.gate,
+                                   .gate = at.gate,
+                                   .up = at.up,
+                                   .dgate = to.gate,
+                                   .dup = to.up,
+                                   .y = y,
+                                   .function = GateOf(activation)});
+  }
+  if (activation == ProductActivation::kSquaredRelu) {
+    return SquaredReluBackward(stream, {dx, before, dx, y});
+  }
+  return GeluBackward(stream, {dx, before, dx, y, GeluFormOf(activation)});
+}
+
+struct ActivatedLayer {
+  DType dtype;
+  int64_t rows, in, out;
+};
+
+// Of rows that are written 16 bytes at a time it is taken on the way out, and of gates where blocks
+// have whole parts of them.
+void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation,
+                              const ActivatedLayer& layer) {
+  const testing::ScopedTestDevice device(stream.device, false);
+  const auto [dtype, rows, in, out] = layer;
+  const bool gated = IsGated(activation);
+  const int64_t inner = gated ? out / 2 : out, columns = gated ? 2 * in : in;
+  TestTensor weight(DType::kF32, {out, in}), mask(DType::kU16, {out / 4, in / 4});
+  TestTensor bias(DType::kF32, {out}), x(dtype, {rows, in}), before(dtype, {rows, columns});
+  PhiloxStream rng({.seed = 11});
+  for (TestTensor* tensor : {&weight, &bias, &x, &before}) tensor->Random(rng).Reset();
+  mask.Assign(Values(static_cast<size_t>(out * in / 16), 0xA5A5)).Reset();
+  TestTensor y(dtype, {rows, out}), plain_y(dtype, {rows, out});
+  TestTensor active(dtype, {rows, inner}), own(dtype, {rows, inner});
+  TestTensor dx(dtype, {rows, columns}), plain(dtype, {rows, columns});
+  TestTensor again(dtype, {rows, in}), own_again(dtype, {rows, in});
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &dx, &plain, &again, &own_again}) {
+    tensor->Reset();
+  }
+  Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight(stream.device, out, in, dtype);
+  ASSERT_EQ(sparse.status().ToString(), "OK");
+  ASSERT_EQ((*sparse)->SetMask(stream, mask.view()).ToString(), "OK");
+  ASSERT_EQ((*sparse)->Pack(stream, weight.view()).ToString(), "OK");
+  ASSERT_EQ(SparseForward(stream, {.x = x.view(),
+                                   .weight = sparse->get(),
+                                   .bias = bias.view(),
+                                   .y = y.view(),
+                                   .active = active.view(),
+                                   .activation = activation})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(SparseForward(
+                stream,
+                {.x = x.view(), .weight = sparse->get(), .bias = bias.view(), .y = plain_y.view()})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(OwnPass(stream, activation, y.view(), own.view()).ToString(), "OK");
+  ASSERT_EQ(SparseBackwardInput(stream, {.dy = y.view(),
+                                         .weight = sparse->get(),
+                                         .dx = dx.view(),
+                                         .before = before.view(),
+                                         .active = again.view(),
+                                         .activation = activation})
+                .ToString(),
+            "OK");
+  const TensorView product = gated ? GatedColumnsOf(plain.view()).gate : plain.view();
+  ASSERT_EQ(SparseBackwardInput(stream, {.dy = y.view(), .weight = sparse->get(), .dx = product})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(
+      OwnBackwardPass(stream, activation, plain.view(), before.view(), own_again.view()).ToString(),
+      "OK");
+  ASSERT_EQ(stream.cuda->Synchronize().ToString(), "OK");
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &again, &own_again, &dx, &plain}) {
+    tensor->Fetch();
+  }
+  EXPECT_EQ(y.bytes(), plain_y.bytes());
+  EXPECT_EQ(active.bytes(), own.bytes());
+  EXPECT_EQ(dx.bytes(), plain.bytes());
+  EXPECT_EQ(again.bytes(), own_again.bytes());
+}
+
+TEST_F(Sparse24OnCuda, ActivationsHaveTheBitsOfAPassOfTheirOwn) {
+  for (const int newest : {8, 9}) {
     Open(newest);
-    const testing::ScopedTestDevice device(stream().device, false);
-    Layer layer(stream(), dtype);
-    TestTensor active(dtype, outputs), own(dtype, outputs);
-    TestTensor before(dtype, inputs), again(dtype, inputs), plain(dtype, inputs),
-        own_again(dtype, inputs);
-    PhiloxStream rng({.seed = 11});
-    for (TestTensor* tensor : {&layer.weight, &layer.x, &before}) tensor->Random(rng).Reset();
-    for (TestTensor* tensor : {&active, &own, &again, &plain, &own_again}) tensor->Reset();
-    ASSERT_EQ(layer.SetMask(stream(), 0xA5A5).ToString(), "OK");
-    ASSERT_EQ(layer.sparse->Pack(stream(), layer.weight.view()).ToString(), "OK");
-    const SparseWeight* const weight = layer.sparse.get();
-    ASSERT_EQ(
-        SparseForward(
-            stream(),
-            {.x = layer.x.view(), .weight = weight, .y = layer.y.view(), .active = active.view()})
-            .ToString(),
-        "OK");
-    ASSERT_EQ(GeluForward(stream(), {layer.y.view(), own.view()}).ToString(), "OK");
-    ASSERT_EQ(SparseBackwardInput(stream(), {.dy = layer.y.view(),
-                                             .weight = weight,
-                                             .dx = layer.dx.view(),
-                                             .before = before.view(),
-                                             .active = again.view()})
-                  .ToString(),
-              "OK");
-    ASSERT_EQ(
-        SparseBackwardInput(stream(), {.dy = layer.y.view(), .weight = weight, .dx = plain.view()})
-            .ToString(),
-        "OK");
-    ASSERT_EQ(GeluBackward(stream(), {plain.view(), before.view(), plain.view(), own_again.view()})
-                  .ToString(),
-              "OK");
-    ASSERT_EQ(state_->Synchronize().ToString(), "OK");
-    for (TestTensor* tensor : {&active, &own, &again, &own_again, &layer.dx, &plain}) {
-      tensor->Fetch();
+    for (const ProductActivation activation :
+         {ProductActivation::kTanhGelu, ProductActivation::kErfGelu,
+          ProductActivation::kSquaredRelu, ProductActivation::kSwiGlu, ProductActivation::kGeglu,
+          ProductActivation::kErfGeglu}) {
+      SCOPED_TRACE(std::to_string(newest) + " " + std::to_string(static_cast<int>(activation)));
+      const DType dtype = newest == 8 ? DType::kBF16 : DType::kF16;
+      ExpectTheBitsOfOwnPasses(stream(), activation, {dtype, 5, 24, 16});
+      if (!IsGated(activation)) continue;
+      ExpectTheBitsOfOwnPasses(stream(), activation, {DType::kBF16, 9, 72, 256});
     }
-    EXPECT_EQ(active.bytes(), own.bytes());
-    EXPECT_EQ(layer.dx.bytes(), plain.bytes());
-    EXPECT_EQ(again.bytes(), own_again.bytes());
   }
 }
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/activation/activation.h"
+#include "kernels/activation/product_activation.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/stream.h"
 
@@ -62,24 +62,27 @@ inline Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int6
              : cpu::NewSparseWeight(device, out_features, in_features, compute);
 }
 
-/// y = x Wᵀ + bias.
+/// y = x Wᵀ + bias, and active = activation(y).
 struct SparseForwardArgs {
   TensorView x;  ///< [M, in] compute type
   const SparseWeight* weight = nullptr;
-  TensorView bias = {};    ///< [out] f32, or none
-  TensorView y;            ///< [M, out] compute type
-  TensorView active = {};  ///< [M, out] compute type, contiguous as y then is, or none: GELU(y)
-  GeluForm gelu = GeluForm::kTanh;
+  TensorView bias = {};  ///< [out] f32, or none
+  TensorView y;          ///< [M, out] compute type
+  /// [M, out], of a gated activation [M, out / 2], compute type, contiguous as y then is, or none.
+  /// The rows of gate and up in W are multiples of 4.
+  TensorView active = {};
+  ProductActivation activation = ProductActivation::kTanhGelu;
 };
 
-/// dx = dy W; of an x that is GELU(before) the gradient goes on to that: dx = dy W * GELU'(before).
+/// dx = dy W; of an x that is activation(before) the gradient goes on to that: dx = dy W *
+/// activation'(before), of a gated activation [M, 2 in] as `before` has gate and up.
 struct SparseBackwardInputArgs {
   TensorView dy;  ///< [M, out] compute type
   const SparseWeight* weight = nullptr;
   TensorView dx;           ///< [M, in] compute type
-  TensorView before = {};  ///< [M, in] compute type, contiguous as dx then is, or none
-  TensorView active = {};  ///< [M, in] likewise, or none: with `before`, becomes GELU(before)
-  GeluForm gelu = GeluForm::kTanh;
+  TensorView before = {};  ///< as dx, compute type, contiguous as dx then is, or none
+  TensorView active = {};  ///< [M, in] likewise, or none: with `before`, becomes activation(before)
+  ProductActivation activation = ProductActivation::kTanhGelu;
 };
 
 /// dW += dyᵀ x, or = when `accumulate` is false, where dy is sparse along its rows, as
@@ -108,10 +111,12 @@ struct SampledBackwardWeightArgs {
 };
 
 /// All: sizes must agree (kInvalid otherwise); inputs and outputs do not overlap; rows may be
-/// strided. Deterministic, for any number of threads, and on CUDA for one model of device. GELU and
-/// its derivative are of products that are rounded to the compute type. Sparse tensor cores write
-/// tokens along rows, and on CUDA a sparse product takes the tanh form while its tile is on the way
-/// out, with the bits of a pass of its own.
+/// strided. Deterministic, for any number of threads, and on CUDA for one model of device.
+/// Activations and their derivatives are of products that are rounded to the compute type, with the
+/// bits of a pass of their own. They are taken while the product is in the cache of a thread, and
+/// on CUDA while its tile is on the way out: sparse tensor cores write tokens along rows. There
+/// those of products that are not sparse, of rows that are not multiples of 16 bytes, and of gates
+/// that are no multiple of 64 rows of W are passes of their own.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)

@@ -50,9 +50,11 @@ Status CheckSparseForward(const Stream& stream, const SparseForwardArgs& args) {
       .Tensor("y", args.y, {rows, weight.out_features()}, {weight.compute()});
   if (args.bias) check.Tensor("bias", args.bias, {weight.out_features()}, {DType::kF32});
   if (args.active) {
-    const Shape output = {rows, weight.out_features()};
-    check.ContiguousTensor("y", args.y, output, {weight.compute()})
-        .ContiguousTensor("active", args.active, output, {weight.compute()});
+    const bool gated = IsGated(args.activation);
+    const int64_t out = weight.out_features();
+    check.ContiguousTensor("y", args.y, {rows, out}, {weight.compute()})
+        .ContiguousTensor("active", args.active, {rows, gated ? out / 2 : out}, {weight.compute()})
+        .That(!gated || out % 8 == 0, "rows of gate and up in the weight are no multiple of 4");
   }
   return check.status();
 }
@@ -60,8 +62,8 @@ Status CheckSparseForward(const Stream& stream, const SparseForwardArgs& args) {
 Status CheckSparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
   if (args.weight == nullptr) return InvalidError("SparseBackwardInput: no weight");
   const SparseWeight& weight = *args.weight;
-  const int64_t rows = RowsOf(args.dy);
-  const Shape input = {rows, weight.in_features()};
+  const int64_t rows = RowsOf(args.dy), in = weight.in_features();
+  const Shape input = {rows, args.before && IsGated(args.activation) ? 2 * in : in};
   ArgumentCheck check(stream, "SparseBackwardInput");
   check.Tensor("dy", args.dy, {rows, weight.out_features()}, {weight.compute()})
       .Tensor("dx", args.dx, input, {weight.compute()});
@@ -70,7 +72,7 @@ Status CheckSparseBackwardInput(const Stream& stream, const SparseBackwardInputA
         .ContiguousTensor("before", args.before, input, {weight.compute()});
   }
   if (args.active) {
-    check.ContiguousTensor("active", args.active, input, {weight.compute()})
+    check.ContiguousTensor("active", args.active, {rows, in}, {weight.compute()})
         .That(static_cast<bool>(args.before), "active without `before`");
   }
   return check.status();

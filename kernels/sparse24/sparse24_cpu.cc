@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cpu/aligned_memory.h"
+#include "kernels/sparse24/row_activation.h"
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24/sparse24_check.h"
 #include "kernels/sparse24/sparse24_operand.h"
@@ -106,17 +107,53 @@ Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device /*device*/, int64_t
 Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSparseForward(stream, args));
   WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
-  weight->forward().Multiply(args.x, static_cast<const float*>(args.bias.data), args.y);
-  if (!args.active) return OkStatus();
-  return cpu::GeluForward(stream, {args.y, args.active, args.gelu});
+  const auto* bias = static_cast<const float*>(args.bias.data);
+  const TensorView &y = args.y, &active = args.active;
+  if (!active) {
+    weight->forward().Multiply(args.x, bias, y);
+    return OkStatus();
+  }
+  const bool gated = IsGated(args.activation);
+  WithFloatType(y.dtype, [&]<class T>() {
+    const RowActivation<T> activation(args.activation);
+    const auto activate = [&](int64_t line, int64_t lines, int64_t column, int64_t columns) {
+      for (int64_t row = line; row < line + lines; ++row) {
+        const T* const from = y.As<T>() + row * y.row_stride + column;
+        activation.Forward(from, gated ? from + active.shape[1] : nullptr,
+                           active.As<T>() + row * active.row_stride + column, columns);
+      }
+    };
+    weight->forward().Multiply(args.x, bias, y, activate, gated);
+  });
+  return OkStatus();
 }
 
 Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
   WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
   WEFT_ASSIGN_OR_RETURN(const CpuSparseWeight* weight, Packed(*args.weight));
-  weight->backward().Multiply(args.dy, nullptr, args.dx);
-  if (!args.before) return OkStatus();
-  return cpu::GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
+  const TensorView &dx = args.dx, &before = args.before, &active = args.active;
+  if (!before) {
+    weight->backward().Multiply(args.dy, nullptr, dx);
+    return OkStatus();
+  }
+  const bool gated = IsGated(args.activation);
+  const int64_t width = weight->in_features();
+  WithFloatType(dx.dtype, [&]<class T>() {
+    const RowActivation<T> activation(args.activation);
+    const auto differentiate = [&](int64_t line, int64_t lines, int64_t column, int64_t columns) {
+      for (int64_t row = line; row < line + lines; ++row) {
+        const T* const x = before.As<T>() + row * before.row_stride + column;
+        T* const to = dx.As<T>() + row * dx.row_stride + column;
+        T* const again = active ? active.As<T>() + row * active.row_stride + column : nullptr;
+        activation.Backward(x, gated ? x + width : nullptr, to, gated ? to + width : nullptr, again,
+                            columns);
+      }
+    };
+    // The gradient of a gated activation's result lies where that of the gate goes.
+    weight->backward().Multiply(args.dy, nullptr, gated ? GatedColumnsOf(dx).gate : dx,
+                                differentiate);
+  });
+  return OkStatus();
 }
 
 Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {

@@ -1,6 +1,5 @@
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/device.h"
@@ -11,6 +10,7 @@
 #include "kernels/sparse24/sparse24_compress.h"
 #include "kernels/sparse24/sparse24_hopper.h"
 #include "kernels/sparse24/sparse24_product.h"
+#include "kernels/sparse24/sparse24_rounded.h"
 
 namespace weft::kernels::cuda {
 namespace {
@@ -162,37 +162,113 @@ Result<const CudaSparseWeight*> PackedOnDevice(const SparseWeight& weight) {
   return own;
 }
 
-// to [lines, rows] = from [lines, depth] Aᵀ + bias for A [rows, depth], and what `then` makes of
-// it, all of whose matrices are Wide().
-template <class T, class Then = WithoutGelu>
-Status MultiplyLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
-                     const TensorView& from, const TensorView& bias, const TensorView& to,
-                     const Then& then = {}) {
-  const int64_t lines = from.shape[0], depth = from.shape[1], rows = to.shape[1];
-  const DepthParts whole = DepthParts::Whole(depth);
-  const float* const plus = bias ? bias.As<float>() : nullptr;
-  const auto launch = [&]<bool kFrom>(const auto& result) {
-    return LaunchSparseProduct(stream, op, a, rows,
-                               DenseLines<T, kFrom>{RowsOf<const T>(from), lines, depth}, whole,
-                               result);
-  };
-  if constexpr (std::is_same_v<Then, WithoutGelu>) {
-    // Mixtures are not worth kernels of their own.
-    if (!Wide(from) || !Wide(to)) {
-      return launch.template operator()<false>(
-          RoundedTranspose<T, false>{RowsOf<T>(to), plus, lines, rows});
-    }
-  }
-  const RoundedTranspose<T, true, Then> result = {RowsOf<T>(to), plus, lines, rows, then};
-  if (!OnHopper(stream)) return launch.template operator()<true>(result);
-  return LaunchHopperSparseProduct<false>(stream, op, a, rows, from, whole, result);
+const float* BiasOf(const TensorView& bias) {
+  return bias ? bias.As<float>() : nullptr;
 }
 
-// Whether a product of these rows takes GELU or its derivative on the way out. Erf takes passes of
-// its own.
-template <class... Views>
-bool FusesGelu(GeluForm form, const Views&... views) {
-  return form == GeluForm::kTanh && (Wide(views) && ...);
+// result.Take(A fromᵀ) for `rows` rows of A and from [lines, depth], which is Wide() as are all
+// matrices of the result.
+template <class T, class Result>
+Status MultiplyWideLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
+                         int64_t rows, const TensorView& from, const Result& result) {
+  const int64_t lines = from.shape[0], depth = from.shape[1];
+  const DepthParts whole = DepthParts::Whole(depth);
+  if (OnHopper(stream)) {
+    return LaunchHopperSparseProduct<false>(stream, op, a, rows, from, whole, result);
+  }
+  return LaunchSparseProduct(
+      stream, op, a, rows, DenseLines<T, true>{RowsOf<const T>(from), lines, depth}, whole, result);
+}
+
+// to [lines, rows] = from [lines, depth] Aᵀ + bias for A [rows, depth].
+template <class T>
+Status MultiplyLines(const Stream& stream, std::string_view op, const CompressedMatrix<T>& a,
+                     const TensorView& from, const TensorView& bias, const TensorView& to) {
+  const int64_t lines = from.shape[0], depth = from.shape[1], rows = to.shape[1];
+  if (Wide(from) && Wide(to)) {
+    return MultiplyWideLines(
+        stream, op, a, rows, from,
+        RoundedTranspose<T, true>{{}, RowsOf<T>(to), BiasOf(bias), lines, rows});
+  }
+  // Mixtures are not worth kernels of their own.
+  return LaunchSparseProduct(
+      stream, op, a, rows, DenseLines<T, false>{RowsOf<const T>(from), lines, depth},
+      DepthParts::Whole(depth),
+      RoundedTranspose<T, false>{{}, RowsOf<T>(to), BiasOf(bias), lines, rows});
+}
+
+// Whether a sparse product takes the activation on the way out. Blocks have whole parts of a gate.
+bool FusesActivation(const SparseForwardArgs& args) {
+  return args.active && Wide(args.x) && Wide(args.y) && Wide(args.active) &&
+         (!IsGated(args.activation) || args.active.shape[1] % (SparseBlock::kRows / 2) == 0);
+}
+bool FusesActivation(const SparseBackwardInputArgs& args) {
+  return args.before && Wide(args.dy) && Wide(args.dx) && Wide(args.before) &&
+         (!args.active || Wide(args.active)) && args.weight->in_features() % 8 == 0;
+}
+
+template <class T>
+Status ForwardActivated(const Stream& stream, std::string_view op, const SparseForwardArgs& args,
+                        const CompressedMatrix<T>& a) {
+  const int64_t lines = args.y.shape[0], rows = args.y.shape[1];
+  const StridedRows<T> y = RowsOf<T>(args.y), active = RowsOf<T>(args.active);
+  if (IsGated(args.activation)) {
+    return MultiplyWideLines(
+        stream, op, a, rows, args.x,
+        GatedTranspose<T>{y, BiasOf(args.bias), active, lines, rows / 2, args.activation});
+  }
+  using Result = RoundedTranspose<T, true, AndTheirActivation<T>>;
+  return MultiplyWideLines(
+      stream, op, a, rows, args.x,
+      Result{{}, y, BiasOf(args.bias), lines, rows, {active, args.activation}});
+}
+
+template <class T>
+Status BackwardActivated(const Stream& stream, std::string_view op,
+                         const SparseBackwardInputArgs& args, const CompressedMatrix<T>& a) {
+  const int64_t lines = args.dx.shape[0], rows = args.weight->in_features();
+  const StridedRows<T> dx = RowsOf<T>(args.dx), active = RowsOf<T>(args.active);
+  const StridedRows<const T> before = RowsOf<const T>(args.before);
+  if (IsGated(args.activation)) {
+    using Result = RoundedTranspose<T, true, IntoGateAndUp<T>>;
+    return MultiplyWideLines(
+        stream, op, a, rows, args.dy,
+        Result{{}, dx, nullptr, lines, rows, {before, active, rows, args.activation}});
+  }
+  using Result = RoundedTranspose<T, true, TimesDerivative<T>>;
+  return MultiplyWideLines(stream, op, a, rows, args.dy,
+                           Result{{}, dx, nullptr, lines, rows, {before, active, args.activation}});
+}
+
+// The activation of y in a pass of its own.
+Status Activate(const Stream& stream, const SparseForwardArgs& args) {
+  if (IsGated(args.activation)) {
+    const GatedColumns y = GatedColumnsOf(args.y);
+    return cuda::SwiGluForward(stream, {y.gate, y.up, args.active, GateOf(args.activation)});
+  }
+  if (args.activation == ProductActivation::kSquaredRelu) {
+    return cuda::SquaredReluForward(stream, {args.y, args.active});
+  }
+  return cuda::GeluForward(stream, {args.y, args.active, GeluFormOf(args.activation)});
+}
+
+// The gradient behind it, of the product that lies in the first columns of dx.
+Status Differentiate(const Stream& stream, const SparseBackwardInputArgs& args) {
+  if (IsGated(args.activation)) {
+    const GatedColumns before = GatedColumnsOf(args.before), dx = GatedColumnsOf(args.dx);
+    return cuda::SwiGluBackward(stream, {.dy = dx.gate,
+                                         .gate = before.gate,
+                                         .up = before.up,
+                                         .dgate = dx.gate,
+                                         .dup = dx.up,
+                                         .y = args.active,
+                                         .function = GateOf(args.activation)});
+  }
+  if (args.activation == ProductActivation::kSquaredRelu) {
+    return cuda::SquaredReluBackward(stream, {args.dx, args.before, args.dx, args.active});
+  }
+  return cuda::GeluBackward(
+      stream, {args.dx, args.before, args.dx, args.active, GeluFormOf(args.activation)});
 }
 
 TensorView RowsFrom(const TensorView& view, int64_t first, int64_t count) {
@@ -232,8 +308,8 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
   const StridedRows<float> dweight = RowsOf<float>(args.dweight);
   auto* const sums = reinterpret_cast<float*>(static_cast<char*>(memory) + compressed);
   const auto result_of = [&]<bool kWide>() {
-    return of_part == 0 ? AddedSums<kWide>{dweight, out, in, accumulate}
-                        : AddedSums<kWide>{{sums, in}, out, in, false, of_part};
+    return of_part == 0 ? AddedSums<kWide>{{}, dweight, out, in, accumulate}
+                        : AddedSums<kWide>{{}, {sums, in}, out, in, false, of_part};
   };
   const auto launch = [&]<bool kWide>() {
     return LaunchSparseProduct(stream, kOp, transpose, out,
@@ -271,18 +347,16 @@ Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
                                .c = args.y,
                                .b_transposed = true,
                                .bias = args.bias}));
-  } else if (args.active && FusesGelu(args.gelu, args.x, args.y, args.active)) {
+  } else if (FusesActivation(args)) {
     return WithSparseType(weight->compute(), [&]<class T>() {
-      return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y,
-                           AndTheirGelu<T>{RowsOf<T>(args.active)});
+      return ForwardActivated<T>(stream, kOp, args, weight->forward<T>());
     });
   } else {
     WEFT_RETURN_IF_ERROR(WithSparseType(weight->compute(), [&]<class T>() {
       return MultiplyLines(stream, kOp, weight->forward<T>(), args.x, args.bias, args.y);
     }));
   }
-  if (!args.active) return OkStatus();
-  return cuda::GeluForward(stream, {args.y, args.active, args.gelu});
+  return args.active ? Activate(stream, args) : OkStatus();
 }
 
 Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
@@ -290,23 +364,21 @@ Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& 
   WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
   WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
   if (args.dy.shape[0] == 0) return OkStatus();
+  const bool gated = args.before && IsGated(args.activation);
+  const TensorView product = gated ? GatedColumnsOf(args.dx).gate : args.dx;
   if (!weight->backward_is_sparse()) {
     WEFT_RETURN_IF_ERROR(
-        Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = args.dx}));
-  } else if (args.before && FusesGelu(args.gelu, args.dy, args.dx, args.before) &&
-             (!args.active || Wide(args.active))) {
+        Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = product}));
+  } else if (FusesActivation(args)) {
     return WithSparseType(weight->compute(), [&]<class T>() {
-      return MultiplyLines(
-          stream, kOp, weight->backward<T>(), args.dy, {}, args.dx,
-          TimesGeluGradient<T>{RowsOf<const T>(args.before), RowsOf<T>(args.active)});
+      return BackwardActivated<T>(stream, kOp, args, weight->backward<T>());
     });
   } else {
     WEFT_RETURN_IF_ERROR(WithSparseType(weight->compute(), [&]<class T>() {
-      return MultiplyLines(stream, kOp, weight->backward<T>(), args.dy, {}, args.dx);
+      return MultiplyLines(stream, kOp, weight->backward<T>(), args.dy, {}, product);
     }));
   }
-  if (!args.before) return OkStatus();
-  return cuda::GeluBackward(stream, {args.dx, args.before, args.dx, args.active, args.gelu});
+  return args.before ? Differentiate(stream, args) : OkStatus();
 }
 
 Status SparseBackwardWeight(const Stream& stream, const SparseBackwardWeightArgs& args) {

@@ -40,26 +40,29 @@ struct HopperSparseBlock {
 struct SparsePlace {
   int64_t row, line;
 
-  static __device__ __forceinline__ SparsePlace OfThisBlock() {
+  /// Of blocks that begin `rows` rows after each other.
+  static __device__ __forceinline__ SparsePlace OfThisBlock(int rows) {
     constexpr unsigned kRowsTogether = 16;
     const unsigned number = blockIdx.x + gridDim.x * blockIdx.y;
     const unsigned first = number / (kRowsTogether * gridDim.y) * kRowsTogether;
     const unsigned rest = gridDim.x - first, together = rest < kRowsTogether ? rest : kRowsTogether;
     const unsigned within = number - first * gridDim.y;
-    return {int64_t{first + within % together} * HopperSparseBlock::kRows,
+    return {int64_t{first + within % together} * rows,
             int64_t{within / together} * HopperSparseBlock::kLines};
   }
 };
 
-/// By one thread: brings the tiles of rows from `row` on and of lines from `line` on, step by step
-/// of a part of the depth.
-template <bool kByColumns, class T>
+/// By one thread: brings the tiles of the rows of `result` from `row` on and of lines from `line`
+/// on, step by step of a part of the depth.
+template <bool kByColumns, class T, class Result>
 __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shared,
                                                  const CUtensorMap& values,
                                                  const CUtensorMap& dense,
-                                                 const CompressedMatrix<T>& a, int64_t row,
-                                                 int line, const DepthParts& parts) {
+                                                 const CompressedMatrix<T>& a, const Result& result,
+                                                 int64_t row, int line, const DepthParts& parts) {
   using B = HopperSparseBlock;
+  constexpr int kPartBytes = B::Values::kBytes / Result::kParts;
+  constexpr int kPartWords = SparseBlock::kMetadataWords / Result::kParts;
   Turn<B::kStages> turn;
   for (int i = 0; i < parts.Count(); ++i, turn.Next()) {
     const int stage = turn.stage(), step = parts.First() + i;
@@ -67,10 +70,14 @@ __device__ __forceinline__ void BringSparseTiles(HopperSparseBlock::Shared& shar
     ptx::PhaseBarrier* const full = &shared.places.full[stage];
     ptx::ArriveExpecting(
         full, B::Values::kBytes + B::Lines::kBytes + static_cast<int>(sizeof shared.metadata[0]));
-    ptx::CopyTile(shared.values[stage], &values, step * B::kDepth / 2, 0, static_cast<int>(row),
-                  full);
-    ptx::CopyBytes(shared.metadata[stage], a.Metadata(row, int64_t{step} * B::kDepth),
-                   static_cast<int>(sizeof shared.metadata[0]), full);
+#pragma unroll
+    for (int part = 0; part < Result::kParts; ++part) {
+      const int64_t first = result.RowOf(row, part);
+      ptx::CopyTile(shared.values[stage] + part * kPartBytes, &values, step * B::kDepth / 2, 0,
+                    static_cast<int>(first), full);
+      ptx::CopyBytes(shared.metadata[stage] + part * kPartWords,
+                     a.Metadata(first, int64_t{step} * B::kDepth), kPartWords * 4, full);
+    }
     if constexpr (kByColumns) {
       for (int panel = 0; panel < B::Columns::kPanels; ++panel) {
         ptx::CopyTile(shared.dense[stage] + panel * B::Columns::kPanelBytes, &dense,
@@ -93,7 +100,7 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
     using B = HopperSparseBlock;
     auto& shared = *reinterpret_cast<B::Shared*>(AlignedShared());
     const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
-    const auto [row, line] = SparsePlace::OfThisBlock();
+    const auto [row, line] = SparsePlace::OfThisBlock(B::kRows / Result::kParts);
     if (thread == 0) {
       shared.places.Init(1, B::kReaders);
       ptx::FenceBarrierInit();
@@ -101,7 +108,8 @@ __global__ void __launch_bounds__(HopperSparseBlock::kThreads, 1)
     __syncthreads();
     if (warp == B::kReaders) {
       if (thread % kWarp == 0) {
-        BringSparseTiles<kByColumns>(shared, values, dense, a, row, static_cast<int>(line), parts);
+        BringSparseTiles<kByColumns>(shared, values, dense, a, result, row, static_cast<int>(line),
+                                     parts);
       }
     } else {
       const int group_row = WarpgroupIndex() * 64, warp_row = warp * 16;
@@ -153,7 +161,7 @@ Status LaunchHopperSparseProduct(const Stream& stream, std::string_view op,
       HeadTensorMap(
           op, dense.dtype,
           {.data = a.values, .tokens = a.rows, .head_dim = a.columns / 2, .stride = a.columns / 2},
-          B::kRows, B::kDepth / 2));
+          B::kRows / Result::kParts, B::kDepth / 2));
   WEFT_ASSIGN_OR_RETURN(const CUtensorMap map, HeadTensorMap(op, dense.dtype,
                                                              {.data = dense.data,
                                                               .tokens = dense.shape[0],

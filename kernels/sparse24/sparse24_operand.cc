@@ -14,6 +14,9 @@ namespace {
 // to it.
 constexpr int64_t kPanelBytes = 256 << 10;
 
+// Columns of the result that are passed on at a time, from a thread's first-level cache.
+constexpr int64_t kStripRows = 256;
+
 // Of both operands of a sampled product at a time.
 constexpr int64_t kPackedBytes = 16 << 20;
 
@@ -248,53 +251,68 @@ Status SparseOperand::ListTransposed(const TensorView& transpose) {
   return OkStatus();
 }
 
-// Rows of the result at a time: such that there is work for each thread.
-int64_t SparseOperand::PanelRows(int64_t tiles) const {
+// Rows of each part of the result at a time: such that there is work for each thread, and that
+// those of all parts stay in the cache.
+int64_t SparseOperand::PanelRows(int64_t tiles, int64_t parts) const {
   constexpr int64_t kLeastRows = 64;
-  const int64_t most = kPanelBytes / (kernels_->tile * static_cast<int64_t>(sizeof(float)));
+  const int64_t of_part = rows_ / parts;
+  const int64_t most = kPanelBytes / (parts * kernels_->tile * static_cast<int64_t>(sizeof(float)));
   const int64_t shares = Parts(2 * Threads(), tiles);
-  const int64_t rows = std::max(Parts(rows_, shares), std::min(kLeastRows, rows_));
+  const int64_t rows = std::max(Parts(of_part, shares), std::min(kLeastRows, of_part));
   return Parts(std::min(rows, most), 4) * 4;
 }
 
 // Tiles of `count` numbers of each line of the dense matrix, times panels of rows of this one.
 template <class Pack, class Finish>
-void SparseOperand::MultiplyTiles(int64_t count, const Pack& pack, const Finish& finish) const {
-  const int64_t tiles = Parts(count, kernels_->tile), panel = PanelRows(tiles);
-  const int64_t panels = Parts(rows_, panel);
+void SparseOperand::MultiplyTiles(int64_t count, int64_t parts, const Pack& pack,
+                                  const Finish& finish) const {
+  const int64_t tiles = Parts(count, kernels_->tile), panel = PanelRows(tiles, parts);
+  const int64_t of_part = rows_ / parts, panels = Parts(of_part, panel);
   ParallelFor(tiles * panels, 1, [&](int64_t begin, int64_t end) {
     auto* lines = ThreadScratch<Lines, float>(columns_ * kernels_->tile);
     auto* sums = ThreadScratch<Sums, float>(panel * kernels_->tile);
     int64_t packed = -1;
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t tile = task / panels, row = task % panels * panel;
+      const int64_t tile = task / panels, first_row = task % panels * panel;
       const int64_t first = tile * kernels_->tile, here = std::min(kernels_->tile, count - first);
       if (packed != tile) pack(first, here, lines);
       packed = tile;
-      const int64_t rows = std::min(panel, rows_ - row);
-      std::fill_n(sums, rows * kernels_->tile, 0.0f);
-      for (int64_t block = 0; block < blocks(); ++block) {
-        kernels_->multiply(Block(block, row / 4, rows / 4),
-                           lines + block * kernels_->depth * kernels_->tile, sums);
+      const int64_t rows = std::min(panel, of_part - first_row);
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t row = part * of_part + first_row;
+        std::fill_n(sums, rows * kernels_->tile, 0.0f);
+        for (int64_t block = 0; block < blocks(); ++block) {
+          kernels_->multiply(Block(block, row / 4, rows / 4),
+                             lines + block * kernels_->depth * kernels_->tile, sums);
+        }
+        finish(first, here, row, rows, sums);
       }
-      finish(first, here, row, rows, sums);
     }
   });
 }
 
-void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y) const {
+void SparseOperand::Multiply(const TensorView& x, const float* bias, const TensorView& y,
+                             const OnBlock& written, bool paired) const {
   if (x.shape[0] == 0) return;
+  const int64_t of_part = paired ? rows_ / 2 : rows_;
   WithFloatType(x.dtype, [&]<class T>() {
     const SparseTiles<T>& loops = kernels_->tiles.Of<T>();
     MultiplyTiles(
-        x.shape[0],
+        x.shape[0], paired ? 2 : 1,
         [&](int64_t first, int64_t count, float* lines) {
           loops.pack_columns(x.As<T>() + first * x.row_stride, x.row_stride, count, columns_,
                              lines);
         },
         [&](int64_t first, int64_t count, int64_t row, int64_t rows, const float* sums) {
-          loops.unpack_columns(sums, count, rows, bias == nullptr ? nullptr : bias + row,
-                               y.As<T>() + first * y.row_stride + row, y.row_stride);
+          const int64_t strip = written ? kStripRows : rows;
+          for (int64_t at = row; at < row + rows; at += strip) {
+            const int64_t own = std::min(strip, row + rows - at);
+            loops.unpack_columns(sums + (at - row) * kernels_->tile, count, own,
+                                 bias == nullptr ? nullptr : bias + at,
+                                 y.As<T>() + first * y.row_stride + at, y.row_stride);
+            const bool last_part = !paired || at >= of_part;
+            if (written && last_part) written(first, count, paired ? at - of_part : at, own);
+          }
         });
   });
 }
@@ -304,7 +322,7 @@ void SparseOperand::MultiplyRows(const TensorView& x, bool accumulate, const Ten
   WithFloatType(x.dtype, [&]<class T>() {
     const SparseTiles<T>& loops = kernels_->tiles.Of<T>();
     MultiplyTiles(
-        x.shape[1],
+        x.shape[1], 1,
         [&](int64_t first, int64_t count, float* lines) {
           loops.pack_rows(x.As<T>() + first, x.row_stride, columns_, count, lines);
         },

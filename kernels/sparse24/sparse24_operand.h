@@ -37,8 +37,15 @@ class SparseOperand {
   /// Lists the elements that are not 0, and takes their values, of A given by its transpose.
   Status ListTransposed(const TensorView& transpose);
 
-  /// y [m, rows] = x [m, columns] Aᵀ + bias; bias [rows] may be null.
-  void Multiply(const TensorView& x, const float* bias, const TensorView& y) const;
+  /// Rows [line, line + lines) and columns [column, column + columns) of a result.
+  using OnBlock = std::function<void(int64_t line, int64_t lines, int64_t column, int64_t columns)>;
+
+  /// y [m, rows] = x [m, columns] Aᵀ + bias; bias [rows] may be null. Calls `written`, unless it is
+  /// empty, for each block of y, by the thread that wrote it and has it in its cache. With `paired`
+  /// these are blocks of the first half of the columns, and the same ones of the second half are
+  /// written, too; rows is then a multiple of 8.
+  void Multiply(const TensorView& x, const float* bias, const TensorView& y,
+                const OnBlock& written = {}, bool paired = false) const;
 
   /// y [rows, n] (+)= A x for x [columns, n]; y is f32.
   void MultiplyRows(const TensorView& x, bool accumulate, const TensorView& y) const;
@@ -61,11 +68,12 @@ class SparseOperand {
   int64_t DepthOf(int64_t block) const;
   Status ReserveLists();
   Status Reserve(int64_t entries, int64_t values);
-  int64_t PanelRows(int64_t tiles) const;
+  int64_t PanelRows(int64_t tiles, int64_t parts) const;
   /// Multiplies by a dense matrix with lines of `count` numbers: pack(first, count, lines) brings a
   /// tile of each line, finish(first, count, row, rows, sums) takes the sums of a panel of rows.
+  /// The rows are of `parts` equal parts, and a panel of one is followed by the same of the next.
   template <class Pack, class Finish>
-  void MultiplyTiles(int64_t count, const Pack& pack, const Finish& finish) const;
+  void MultiplyTiles(int64_t count, int64_t parts, const Pack& pack, const Finish& finish) const;
   /// Calls fn(block, group, lines, listed) for each group, where element (c, r) of the transpose is
   /// at lines[c * tile + r], as f32, for columns c of the block and rows r of the group. `listed`
   /// is the same for all of one thread.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/activation/gelu_device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx_hopper.h"
 #include "kernels/cuda/row_map.h"
@@ -96,146 +95,21 @@ struct DenseColumns {
   }
 };
 
-// Results: Take() is called by the first SparseBlock::kThreads threads of a block, whose part of
-// the product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared`
-// is free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for
-// one of f32, and some more.
+// Results: a block computes kParts parts of as many rows of A each, which begin at RowOf(row,
+// part). Take() is called by the first SparseBlock::kThreads threads of a block, whose part of the
+// product begins at (row, line); sums of a warp begin at (warp_row, warp_line) of it. `shared` is
+// free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for one
+// of f32, and some more.
 
-// What becomes of eight rounded elements of RoundedTranspose: Store() reads them from shared memory
-// and writes them to `to`, (line, row) of the matrices, 16 bytes at a time.
-
-/// They are the result.
-struct WithoutGelu {
-  template <class T>
-  __device__ __forceinline__ void Store(int64_t /*line*/, int64_t /*row*/, const T* eight,
-                                        T* to) const {
-    ptx::Store16(to, ptx::Load16(eight));
-  }
-};
-
-/// Their GELU in its tanh form goes to a second matrix.
-template <class T>
-struct AndTheirGelu {
-  StridedRows<T> active;  ///< [lines, rows]
-
-  __device__ __forceinline__ void Store(int64_t line, int64_t row, const T* eight, T* to) const {
-    const Packed<T, 8> own = LoadPacked<8>(eight);
-    float values[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) values[k] = TanhGelu(own[k]).Value();
-    ptx::Store16(to, ptx::Load16(eight));
-    StoreFloats(active.At(line, row), values);
-  }
-};
-
-/// They are multiplied by the derivative of GELU, in its tanh form, at `before`.
-template <class T>
-struct TimesGeluGradient {
-  StridedRows<const T> before;  ///< [lines, rows]
-  StridedRows<T> active;        ///< Becomes GELU(before), or none.
-
-  __device__ __forceinline__ void Store(int64_t line, int64_t row, const T* eight, T* to) const {
-    const Packed<T, 8> own = LoadPacked<8>(eight), x = LoadPacked<8>(before.At(line, row));
-    float gradient[8], again[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const TanhGelu at(x[k]);
-      gradient[k] = own[k] * at.Derivative();
-      again[k] = at.Value();
-    }
-    StoreFloats(to, gradient);
-    if (active.data != nullptr) StoreFloats(active.At(line, row), again);
-  }
-};
-
-/// Writes the transpose of the product, plus a bias for each of its rows, rounded to T: tokens of
-/// the column-major result become rows. `then` takes what is written with kWide.
-template <class T, bool kWide, class Then = WithoutGelu>
-struct RoundedTranspose {
-  StridedRows<T> to;  ///< [lines, rows]
-  const float* bias;  ///< [rows], or none
-  int64_t lines, rows;
-  Then then = {};
-
-  template <int kLines, int kM, int kN>
-  __device__ __forceinline__ void Take(const Accumulators<kM, kN>& sums, unsigned char* shared,
-                                       int64_t row, int64_t line, int warp_row,
-                                       int warp_line) const {
-    const Tile tile{shared};
-    if constexpr (ptx::kHopper && kM == 1) {
-      StoreMatrices(sums, tile, row, warp_row, warp_line);
-    } else {
-      StoreElements(sums, tile, row, warp_row, warp_line);
-    }
-    ptx::SyncNamed(1, SparseBlock::kThreads);
-    constexpr int kPieces = Tile::kPieces;
-    for (int i = static_cast<int>(threadIdx.x); i < kLines * kPieces; i += SparseBlock::kThreads) {
-      const int l = i / kPieces, piece = i % kPieces;
-      const int64_t first = row + 8 * piece;
-      if (line + l >= lines || first >= rows) continue;
-      T* const at = to.At(line + l, first);
-      const auto* from = reinterpret_cast<const T*>(tile.Piece(l, piece));
-      if constexpr (kWide) {
-        then.Store(line + l, first, from, at);
-      } else {
-        for (int k = 0; k < 8 && first + k < rows; ++k) at[k] = from[k];
-      }
-    }
-  }
-
- private:
-  using Tile = SwizzledTile<SparseBlock::kRows>;
-
-  __device__ __forceinline__ float BiasOf(int64_t row) const {
-    return bias != nullptr && row < rows ? bias[row] : 0.0f;
-  }
-
-  template <int kM, int kN>
-  __device__ __forceinline__ void StoreElements(const Accumulators<kM, kN>& sums, const Tile& tile,
-                                                int64_t row, int warp_row, int warp_line) const {
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = warp_row + 16 * m + AccumulatorRow(2 * half);
-        const float plus = BiasOf(row + r);
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            auto* piece = tile.Piece(warp_line + 8 * n + AccumulatorColumn(i), r / 8);
-            reinterpret_cast<T*>(piece)[r % 8] = Narrow<T>(sums[m][n][i] + plus);
-          }
-        }
-      }
-    }
-  }
-
-  template <int kN>
-  __device__ __forceinline__ void StoreMatrices(const Accumulators<1, kN>& sums, const Tile& tile,
-                                                int64_t row, int warp_row, int warp_line) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const float plus[2] = {BiasOf(row + warp_row + AccumulatorRow(0)),
-                           BiasOf(row + warp_row + AccumulatorRow(2))};
-#pragma unroll
-    for (int n = 0; n < kN; n += 2) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&four)[4] = sums[0][n + i / 2];
-        const int half = i % 2;
-        words[i] = Pack<T>(four[2 * half] + plus[half], four[2 * half + 1] + plus[half]);
-      }
-      ptx::StoreMatricesTransposed(
-          tile.Piece(warp_line + 8 * (n + lane / 16) + lane % 8, warp_row / 8 + lane / 8 % 2),
-          words);
-    }
-  }
+/// Of results whose blocks have rows of A that follow each other.
+struct RowsTogether {
+  static constexpr int kParts = 1;
+  __device__ __forceinline__ int64_t RowOf(int64_t row, int /*part*/) const { return row; }
 };
 
 /// Adds the product to a matrix of f32, or overwrites that.
 template <bool kWide>
-struct AddedSums {
+struct AddedSums : RowsTogether {
   StridedRows<float> to;  ///< [rows, lines], or such of each part of the depth
   int64_t rows, lines;
   bool accumulate;
@@ -423,7 +297,9 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp;
   const int warp_row = warp / B::kWarpsAcross * B::kWarpRows;
   const int warp_line = warp % B::kWarpsAcross * B::kWarpLines;
-  const int64_t row = int64_t{blockIdx.x} * B::kRows, line = int64_t{blockIdx.y} * B::kLines;
+  constexpr int kPartRows = B::kRows / Result::kParts;
+  constexpr int kPartWords = B::kMetadataWords / Result::kParts;
+  const int64_t row = int64_t{blockIdx.x} * kPartRows, line = int64_t{blockIdx.y} * B::kLines;
   const int first = parts.First(), steps = parts.Count();
 
   const auto values_of = [&](int step) {
@@ -438,10 +314,16 @@ __global__ void __launch_bounds__(SparseBlock::kThreads, 2)
   const auto fill = [&](int step) {
     if (step < steps) {
       const int64_t k = int64_t{first + step} * B::kDepth;
-      values_of(step).template CopyAsync<B::kRows, B::kThreads>(a.Values(row, k), a.columns / 2,
-                                                                B::kRows, B::kDepth / 2);
-      if (thread < B::kMetadataWords / 4) {
-        ptx::CopyAsync16(metadata_of(step) + 4 * thread, a.Metadata(row, k) + 4 * thread);
+#pragma unroll
+      for (int part = 0; part < Result::kParts; ++part) {
+        const B::Values values{values_of(step).at + part * B::Values::Bytes(kPartRows)};
+        values.template CopyAsync<kPartRows, B::kThreads>(a.Values(result.RowOf(row, part), k),
+                                                          a.columns / 2, kPartRows, B::kDepth / 2);
+        const int word = 4 * thread - part * kPartWords;
+        if (word >= 0 && word < kPartWords) {
+          ptx::CopyAsync16(metadata_of(step) + 4 * thread,
+                           a.Metadata(result.RowOf(row, part), k) + word);
+        }
       }
       dense.Fill(dense_of(step), line, k);
     }

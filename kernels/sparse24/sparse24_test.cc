@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "common/rng.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "kernels/testing/all_cases.h"
+#include "kernels/testing/test_tensor.h"
 
 namespace weft::kernels {
 namespace {
@@ -40,6 +44,104 @@ TEST(Sparse24, FollowsAMaskThatChanges) {
   ASSERT_TRUE(SparseForward({}, args).ok());
   EXPECT_EQ(y, std::vector<float>(3 * 16, 8.0f));
   EXPECT_GE((*sparse)->Bytes(), 2 * 16 * 8 * 4);
+}
+
+constexpr ProductActivation kActivations[] = {
+    ProductActivation::kTanhGelu, ProductActivation::kErfGelu, ProductActivation::kSquaredRelu,
+    ProductActivation::kSwiGlu,   ProductActivation::kGeglu,   ProductActivation::kErfGeglu};
+
+// In place in the first columns of dx.
+Status OwnPass(ProductActivation activation, const TensorView& dx, const TensorView& before,
+               const TensorView& y) {
+  if (IsGated(activation)) {
+    const GatedColumns to = GatedColumnsOf(dx), at = GatedColumnsOf(before);
+    return SwiGluBackward({}, {.dy = to.gate,
+                               .gate = at.gate,
+                               .up = at.up,
+                               .dgate = to.gate,
+                               .dup = to.up,
+                               .y = y,
+                               .function = GateOf(activation)});
+  }
+  if (activation == ProductActivation::kSquaredRelu) {
+    return SquaredReluBackward({}, {dx, before, dx, y});
+  }
+  return GeluBackward({}, {dx, before, dx, y, GeluFormOf(activation)});
+}
+Status OwnPass(ProductActivation activation, const TensorView& x, const TensorView& y) {
+  if (IsGated(activation)) {
+    const GatedColumns at = GatedColumnsOf(x);
+    return SwiGluForward({}, {at.gate, at.up, y, GateOf(activation)});
+  }
+  if (activation == ProductActivation::kSquaredRelu) return SquaredReluForward({}, {x, y});
+  return GeluForward({}, {x, y, GeluFormOf(activation)});
+}
+
+void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
+  using testing::TestTensor;
+  constexpr int64_t kRows = 37, kIn = 300, kOut = 600;
+  const bool gated = IsGated(activation);
+  const int64_t inner = gated ? kOut / 2 : kOut, columns = gated ? 2 * kIn : kIn;
+  PhiloxStream rng({.seed = 7});
+  TestTensor weight(DType::kF32, {kOut, kIn}), mask(DType::kU16, {kOut / 4, kIn / 4});
+  TestTensor bias(DType::kF32, {kOut}), x(dtype, {kRows, kIn}), before(dtype, {kRows, columns});
+  for (TestTensor* tensor : {&weight, &bias, &x, &before}) tensor->Random(rng).Reset();
+  mask.Assign(std::vector<double>(kOut * kIn / 16, 0xA5A5)).Reset();
+  TestTensor y(dtype, {kRows, kOut}), plain_y(dtype, {kRows, kOut});
+  TestTensor active(dtype, {kRows, inner}), own(dtype, {kRows, inner});
+  TestTensor dx(dtype, {kRows, columns}), plain(dtype, {kRows, columns});
+  TestTensor again(dtype, {kRows, kIn}), own_again(dtype, {kRows, kIn});
+  for (TestTensor* tensor : {&y, &plain_y, &active, &own, &dx, &plain, &again, &own_again}) {
+    tensor->Reset();
+  }
+  Result<std::unique_ptr<SparseWeight>> sparse = NewSparseWeight({}, kOut, kIn, dtype);
+  ASSERT_TRUE(sparse.ok());
+  ASSERT_TRUE((*sparse)->SetMask({}, mask.view()).ok());
+  ASSERT_TRUE((*sparse)->Pack({}, weight.view()).ok());
+  ASSERT_EQ(SparseForward({}, {.x = x.view(),
+                               .weight = sparse->get(),
+                               .bias = bias.view(),
+                               .y = y.view(),
+                               .active = active.view(),
+                               .activation = activation})
+                .ToString(),
+            "OK");
+  ASSERT_EQ(
+      SparseForward(
+          {}, {.x = x.view(), .weight = sparse->get(), .bias = bias.view(), .y = plain_y.view()})
+          .ToString(),
+      "OK");
+  EXPECT_EQ(y.bytes(), plain_y.bytes());
+  ASSERT_EQ(OwnPass(activation, y.view(), own.view()).ToString(), "OK");
+  EXPECT_EQ(active.bytes(), own.bytes());
+  ASSERT_EQ(SparseBackwardInput({}, {.dy = y.view(),
+                                     .weight = sparse->get(),
+                                     .dx = dx.view(),
+                                     .before = before.view(),
+                                     .active = again.view(),
+                                     .activation = activation})
+                .ToString(),
+            "OK");
+  const TensorView product = gated ? GatedColumnsOf(plain.view()).gate : plain.view();
+  ASSERT_EQ(
+      SparseBackwardInput({}, {.dy = y.view(), .weight = sparse->get(), .dx = product}).ToString(),
+      "OK");
+  ASSERT_EQ(OwnPass(activation, plain.view(), before.view(), own_again.view()).ToString(), "OK");
+  EXPECT_EQ(dx.bytes(), plain.bytes());
+  EXPECT_EQ(again.bytes(), own_again.bytes());
+}
+
+TEST(Sparse24, ActivationsHaveTheBitsOfAPassOfTheirOwn) {
+  for (int level = 0; level <= static_cast<int>(cpu::DetectedIsa()); ++level) {
+    const cpu::ScopedIsa isa(static_cast<cpu::Isa>(level));
+    for (const ProductActivation activation : kActivations) {
+      for (const DType dtype : kFloatTypes) {
+        SCOPED_TRACE(std::to_string(level) + " " + std::to_string(static_cast<int>(activation)) +
+                     " " + std::string(DTypeName(dtype)));
+        ExpectTheBitsOfOwnPasses(activation, dtype);
+      }
+    }
+  }
 }
 
 TEST(Sparse24, NoRowsLeaveAGradientOfZeros) {
@@ -94,6 +196,16 @@ TEST(Sparse24, RefusesArgumentsThatDoNotFit) {
   EXPECT_EQ(SparseForward({}, {.x = x, .weight = sparse->get(), .y = y}).code(),
             StatusCode::kInvalid);
   EXPECT_EQ(SparseForward({}, {.x = x, .y = y}).code(), StatusCode::kInvalid);
+  // Gate and up of two rows each.
+  const TensorView four(memory.data(), DType::kF32, {2, 4}),
+      two(memory.data(), DType::kF32, {2, 2});
+  EXPECT_EQ(SparseForward({}, {.x = x,
+                               .weight = sparse->get(),
+                               .y = four,
+                               .active = two,
+                               .activation = ProductActivation::kSwiGlu})
+                .ToString(),
+            "INVALID: SparseForward: rows of gate and up in the weight are no multiple of 4");
 }
 
 // Parts of the rows have the gradient that the whole has, on any number of threads.

@@ -28,7 +28,7 @@ struct SwiGluBackwardArgs {
   TensorView dy;
   TensorView gate;
   TensorView up;
-  TensorView dgate;  ///< may be gate
+  TensorView dgate;  ///< may be gate or dy
   TensorView dup;    ///< may be up
   TensorView y;      ///< or none; may be dy
   GateFunction function = GateFunction::kSilu;

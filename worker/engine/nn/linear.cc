@@ -193,8 +193,9 @@ Result<Tensor> Linear::Apply(Context& context, const Tape& tape, const Tensor& x
                         Tensor::New(context, tape.component(), compute_,
                                     {x.shape().Rows(), products_->out_features(out_features_)}));
   if (active != nullptr) {
-    WEFT_ASSIGN_OR_RETURN(active->value,
-                          Tensor::New(context, Component::kWorkspace, y.dtype(), y.shape()));
+    const int64_t columns = y.shape()[-1] / (kernels::IsGated(active->activation()) ? 2 : 1);
+    WEFT_ASSIGN_OR_RETURN(active->value, Tensor::New(context, Component::kWorkspace, y.dtype(),
+                                                     {y.shape().Rows(), columns}));
   }
   WEFT_RETURN_IF_ERROR(ApplyTo(context, tape, x, y, active == nullptr ? GeluValue() : *active));
   return y;
@@ -223,9 +224,9 @@ Result<OutputGradient> Linear::Prepare(Context& context, const Tape& tape, Tenso
 
 Result<Tensor> Linear::InputGradient(Context& context, const OutputGradient& dy,
                                      const Tensor& before, const GeluValue& active) const {
-  WEFT_ASSIGN_OR_RETURN(Tensor dx,
-                        Tensor::New(context, Component::kWorkspace, compute_,
-                                    {dy.dy.shape().Rows(), products_->in_features(in_features_)}));
+  const int64_t columns = before ? before.shape()[-1] : products_->in_features(in_features_);
+  WEFT_ASSIGN_OR_RETURN(Tensor dx, Tensor::New(context, Component::kWorkspace, compute_,
+                                               {dy.dy.shape().Rows(), columns}));
   WEFT_RETURN_IF_ERROR(InputGradientTo(context, dy, dx, before, active));
   return dx;
 }

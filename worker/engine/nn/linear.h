@@ -43,10 +43,13 @@ class Linear {
   /// Rows of W that are here: columns of y, unless the products leave some out.
   int64_t out_features() const { return out_features_; }
 
+  /// WeightProducts::Fuses
+  bool Fuses(kernels::ProductActivation activation) const { return products_->Fuses(activation); }
+
   /// [rows, in] -> [rows, out], compute type; of what the products do not leave out.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
-  /// The same with what stands for x in the backward pass, and with GELU(y), unless it is null:
-  /// a new tensor, which the backward pass does not know.
+  /// The same with what stands for x in the backward pass, and with GELU(y), or the activation in
+  /// its place, unless it is null: a new tensor, which the backward pass does not know.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved,
                         GeluValue* active = nullptr) const;
 
@@ -62,8 +65,8 @@ class Linear {
   /// will be called, `for_weight`: AddWeightGradient. dy may have no rows.
   Result<OutputGradient> Prepare(Context& context, const Tape& tape, Tensor dy, bool for_input,
                                  bool for_weight) const;
-  /// Returns dy W in a new tensor. With `before`, whose GELU is x, returns the gradient of
-  /// `before`; its `value`, if any, becomes x again.
+  /// Returns dy W in a new tensor. With `before`, whose GELU, or the activation in its place, is x,
+  /// returns the gradient of `before`; the `value`, if any, becomes x again.
   Result<Tensor> InputGradient(Context& context, const OutputGradient& dy,
                                const Tensor& before = {}, const GeluValue& active = {}) const;
   /// The same into the rows `dx`.

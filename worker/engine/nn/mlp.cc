@@ -63,15 +63,26 @@ Status Mlp::Pack(Context& context, Repack what) {
 
 Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
-  GeluValue gelu{FormOf(activation_)};
-  // A partial sum has no GELU.
-  const bool addend = tensor_ != nullptr && tensor_->rows() > 1;
+  // A partial sum has no activation.
+  std::optional<GeluValue> taken = sums_features() ? std::nullopt : TakenBy(up_);
   WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
-                                                 is_gelu() && !addend ? &gelu : nullptr));
+                                                 taken ? &*taken : nullptr));
   in = {};
   WEFT_ASSIGN_OR_RETURN(inner, LeaveFeatures(context, tape, tensor_, std::move(inner)));
-  WEFT_ASSIGN_OR_RETURN(Value out, Project(context, tape, inner, std::move(gelu.value)));
+  WEFT_ASSIGN_OR_RETURN(Value out,
+                        Project(context, tape, inner, taken ? std::move(taken->value) : Tensor()));
   return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));
+}
+
+std::optional<GeluValue> Mlp::TakenBy(const Linear& layer) const {
+  GeluValue taken{FormOf(activation_)};
+  if (is_gelu()) return taken;
+  if (gated()) taken.other = kernels::ProductActivation::kSwiGlu;
+  if (activation_ == MlpActivation::kSquaredRelu && !keeps_two_of_four()) {
+    taken.other = kernels::ProductActivation::kSquaredRelu;
+  }
+  if (!taken.other || !layer.Fuses(*taken.other)) return std::nullopt;
+  return taken;
 }
 
 Status Mlp::Activate(Context& context, const Tensor& x, const Tensor& y) const {
@@ -102,9 +113,12 @@ Result<Tensor> Mlp::DifferentiateSwiGlu(Context& context, const Tensor& dactive,
   return dx;
 }
 
-Result<Tensor> Mlp::DifferentiateOne(Context& context, const OutputGradient& dy, const Tensor& x,
-                                     const Tensor& active) const {
-  if (is_gelu()) return down_.InputGradient(context, dy, x, {FormOf(activation_), active});
+Result<Tensor> Mlp::DifferentiateBehind(Context& context, const OutputGradient& dy, const Tensor& x,
+                                        const Tensor& active) const {
+  if (std::optional<GeluValue> taken = TakenBy(down_)) {
+    taken->value = active;
+    return down_.InputGradient(context, dy, x, *taken);
+  }
   WEFT_ASSIGN_OR_RETURN(Tensor dx, down_.InputGradient(context, dy));
   ProfileScope scope(context.profiler, "activation backward");
   WEFT_RETURN_IF_ERROR(
@@ -148,7 +162,7 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                   return down_.AddWeightGradient(ctx, t, again, dy);
                 }
                 // While the sum of the input's gradient is on its way; a gate's needs the sum
-                // first.
+                // first, which is of half as many columns.
                 const auto add_weight_gradient = [&]() -> Status {
                   if (!trains) return OkStatus();
                   if (!t.defers()) return down_.AddWeightGradient(ctx, t, again, dy);
@@ -159,8 +173,8 @@ Result<Value> Mlp::Project(Context& context, Tape& tape, const Value& x, Tensor 
                   return OkStatus();
                 };
                 Tensor dx;
-                if (!gated()) {
-                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateOne(ctx, dy, input, again));
+                if (!gated() || (!sums_features() && TakenBy(down_))) {
+                  WEFT_ASSIGN_OR_RETURN(dx, DifferentiateBehind(ctx, dy, input, again));
                   WEFT_ASSIGN_OR_RETURN(
                       dx, SumOverFeatures(ctx, tensor_, std::move(dx), add_weight_gradient));
                 } else {

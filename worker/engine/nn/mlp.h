@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,24 +38,29 @@ class Mlp {
 
   /// [count, width] -> the same. Saves x and the values before the activation, which is computed
   /// again in the backward pass, in the same sweep as its derivative. GELU and its derivative are
-  /// part of the products before them. A squared ReLU keeps two of four columns where
-  /// ProductsFactory::PrunesActivations.
+  /// part of the products before them, and so are others that these fuse. A squared ReLU keeps two
+  /// of four columns where ProductsFactory::PrunesActivations.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
 
  private:
+  /// The activation, where `layer` takes it with its product: GELU, or one that it fuses.
+  std::optional<GeluValue> TakenBy(const Linear& layer) const;
   /// The second layer's product with the activation of x, which is `active` where it is known.
   Result<Value> Project(Context& context, Tape& tape, const Value& x, Tensor active) const;
   Status Activate(Context& context, const Tensor& x, const Tensor& y) const;
   Result<Tensor> DifferentiateSwiGlu(Context& context, const Tensor& dactive, const Tensor& x,
                                      const Tensor& active) const;
-  /// The gradient of the input of an activation that has one, from that of the second layer's
-  /// result; `active`, when given, becomes the result of the activation again.
-  Result<Tensor> DifferentiateOne(Context& context, const OutputGradient& dy, const Tensor& x,
-                                  const Tensor& active) const;
+  /// The gradient of what an activation reads, from that of the second layer's result; of a gated
+  /// one only where that layer takes it. `active`, when given, becomes the result of the activation
+  /// again.
+  Result<Tensor> DifferentiateBehind(Context& context, const OutputGradient& dy, const Tensor& x,
+                                     const Tensor& active) const;
   bool gated() const { return activation_ == MlpActivation::kSwiGlu; }
   bool is_gelu() const {
     return activation_ == MlpActivation::kGelu || activation_ == MlpActivation::kErfGelu;
   }
+  /// Whether other ranks have other addends of what a product makes.
+  bool sums_features() const { return tensor_ != nullptr && tensor_->rows() > 1; }
   bool keeps_two_of_four() const { return factory_ != nullptr && factory_->PrunesActivations(); }
   /// Inner columns of x, what the activation reads: those that are here and not left out.
   int64_t InnerOf(const Tensor& x) const { return x.shape()[-1] / (gated() ? 2 : 1); }

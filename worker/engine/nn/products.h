@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/model/parameter_info.h"
-#include "kernels/activation/activation.h"
+#include "kernels/activation/product_activation.h"
 #include "worker/engine/nn/packed_copies.h"
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/nn/tensor_parallel.h"
@@ -16,10 +17,16 @@
 
 namespace weft::engine {
 
-/// GELU of a form, and its value.
+/// GELU of a form, or another activation of a product's result, and its value.
 struct GeluValue {
   kernels::GeluForm form = kernels::GeluForm::kTanh;
   Tensor value = {};
+  /// In place of GELU: only where WeightProducts::Fuses says so.
+  std::optional<kernels::ProductActivation> other = {};
+
+  kernels::ProductActivation activation() const {
+    return other.value_or(kernels::ActivationOf(form));
+  }
 };
 
 /// A matrix in the numbers of a format, and their scale.
@@ -78,6 +85,11 @@ class WeightProducts {
   /// them.
   virtual int64_t in_features(int64_t all) const { return all; }
   virtual int64_t out_features(int64_t all) const { return all; }
+
+  /// Whether Forward and InputGradient take this activation, too, as they do GELU: `value` then is
+  /// of it, and of a gated one has half of the columns of y, or of `before` and dx. Pack may change
+  /// it.
+  virtual bool Fuses(kernels::ProductActivation /*activation*/) const { return false; }
 
   /// Renews what is derived from W and b, where they may have changed.
   virtual Status Pack(Context& context, Repack what) = 0;

@@ -89,7 +89,7 @@ Status PrunedProducts::Forward(Context& context, const Tensor& x, const Tensor& 
                          : TensorView(),
        .y = y,
        .active = active.value,
-       .gelu = active.form});
+       .activation = active.activation()});
 }
 
 Result<OutputGradient> PrunedProducts::Prepare(Context& context, Tensor dy,
@@ -105,7 +105,7 @@ Status PrunedProducts::InputGradient(Context& context, const OutputGradient& dy,
                                                        .dx = dx,
                                                        .before = before,
                                                        .active = active.value,
-                                                       .gelu = active.form});
+                                                       .activation = active.activation()});
 }
 
 Status PrunedProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,

@@ -22,6 +22,9 @@ class LazyAdapterProducts : public WeightProducts {
   LazyAdapterProducts(const LinearLayer& layer, std::unique_ptr<WeightProducts> of_weights,
                       const bool* active);
 
+  bool Fuses(kernels::ProductActivation activation) const override {
+    return !*active_ && of_weights_->Fuses(activation);
+  }
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;

@@ -249,6 +249,7 @@ class Sparse24Cost : public TechniqueCost {
     }
     products.dense_share = DenseShare(train);
     products.copies_weights = spec.method == "s_ste";
+    products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.
     products.copies_gradients =
         spec.gradient_estimate != "exact" && on_cuda && train.precision == "fp32";

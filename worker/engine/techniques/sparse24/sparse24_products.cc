@@ -214,7 +214,7 @@ Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor
            adds_bias ? layer.parameters->stacked_operand(layer.bias, layer.outputs) : TensorView(),
        .y = y,
        .active = active.value,
-       .gelu = active.form});
+       .activation = active.activation()});
 }
 
 namespace {
@@ -301,7 +301,7 @@ Status Sparse24Products::InputGradient(Context& context, const OutputGradient& d
                                        .dx = dx,
                                        .before = before,
                                        .active = active.value,
-                                       .gelu = active.form});
+                                       .activation = active.activation()});
 }
 
 // What the masks of slope leave out never counts, in the norm of the gradients neither.

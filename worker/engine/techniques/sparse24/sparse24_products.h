@@ -86,6 +86,10 @@ class Sparse24Products : public WeightProducts {
   /// Both outlive this.
   Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode);
 
+  /// All, in the sparse phase.
+  bool Fuses(kernels::ProductActivation /*activation*/) const override {
+    return sparse_ != nullptr;
+  }
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;

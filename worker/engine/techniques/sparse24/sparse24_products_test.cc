@@ -37,9 +37,12 @@ void ExpectFollowsMaskedNetwork(const ModelSpec& spec, const std::string& method
 }
 
 TEST(Sparse24, FollowsTheMaskedNetwork) {
+  ModelSpec squared = TinyModel();
+  squared.activation = "squared_relu";
   for (const char* method : {"masked_decay", "sr_ste", "static"}) {
     SCOPED_TRACE(method);
     ExpectFollowsMaskedNetwork(TinyModel(), method);
+    ExpectFollowsMaskedNetwork(squared, method);
     ExpectFollowsMaskedNetwork(Llama(), method);
   }
 }
@@ -96,7 +99,9 @@ TEST(Sparse24, SlopePrunesTwiceForTheGradientOfTheInput) {
   ASSERT_TRUE(factory.Allocate(run.context).ok());
   factory.SetSparse(true);
   ASSERT_TRUE(factory.FindMasks(run.context).ok());
+  EXPECT_FALSE(products->Fuses(kernels::ProductActivation::kSwiGlu)) << "they are still dense";
   ASSERT_TRUE(products->Pack(run.context, Repack::kAll).ok());
+  EXPECT_TRUE(products->Fuses(kernels::ProductActivation::kSwiGlu));
   const auto made = [&](int64_t columns) {
     auto tensor = Tensor::New(run.context, Component::kWorkspace, DType::kF32, {rows, columns});
     WEFT_CHECK(tensor.ok(), tensor.status().message());
