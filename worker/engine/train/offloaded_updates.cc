@@ -66,10 +66,11 @@ Status OffloadedUpdates::MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds)
   WEFT_RETURN_IF_ERROR(updated);
   WEFT_RETURN_IF_ERROR(UpdateKept(args));
   WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  if (!shares) return OkStatus();
+  if (!shares) return parts_.weights->BringAtOnce();
   WEFT_RETURN_IF_ERROR(parts_.ranks->GatherParameters(seconds));
+  WEFT_RETURN_IF_ERROR(parts_.clock->Start(context));
   parts_.weights->StartUploads();
-  return parts_.clock->Start(context);
+  return parts_.weights->BringAtOnce();
 }
 
 // While the others' weights are copied, which come later in the next forward pass.

@@ -12,6 +12,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -30,6 +31,20 @@ Status AddOrSet(Context& context, const TensorView& gradient, const TensorView& 
                 bool accumulate) {
   return kernels::AddScaled(context.stream,
                             {.x = gradient, .y = to, .keep = accumulate ? 1.0f : 0.0f});
+}
+
+/// A value where products are computed: of an offloaded one a copy, whose memory `copy` has.
+Result<TensorView> OnDevice(Context& context, const ParameterSet& parameters, int64_t index,
+                            Tensor& copy) {
+  const TensorView value = parameters.value(index);
+  if (!parameters.on_host(index) || parameters.values_sharded()) return value;
+  WEFT_ASSIGN_OR_RETURN(copy,
+                        Tensor::New(context, Component::kWorkspace, value.dtype, value.shape));
+  TransferQueue& up = context.host->up();
+  WEFT_RETURN_IF_ERROR(up.Follow(context.stream));
+  up.Copy(copy.view(), value);
+  WEFT_RETURN_IF_ERROR(up.Precede(context.stream));
+  return copy.view();
 }
 
 Result<Tensor> NewZeros(Context& context, int64_t count) {
@@ -135,8 +150,11 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
   const int64_t in = products_->in_;
   const int64_t most = std::clamp<int64_t>(kNumbersAtOnce / in, 1, output.columns);
   const TensorView weight = parameters.value(output.weight);
-  const TensorView a = parameters.value(output.vector - 2);
-  const TensorView b = parameters.value(output.vector - 1);
+  Tensor own_a, own_b;
+  WEFT_ASSIGN_OR_RETURN(const TensorView a,
+                        OnDevice(context, parameters, output.vector - 2, own_a));
+  WEFT_ASSIGN_OR_RETURN(const TensorView b,
+                        OnDevice(context, parameters, output.vector - 1, own_b));
   WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(stream.device, a.shape[0],
                                                                      a.shape[1], DType::kF32));
   WEFT_RETURN_IF_ERROR(operand->Pack(stream, a));
