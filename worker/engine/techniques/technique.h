@@ -85,8 +85,7 @@ struct TrainingParts {
   /// With train.local_steps, the f32 value that a trained parameter, by its index, has had since
   /// the last outer step.
   std::function<TensorView(int64_t parameter)> outer_value;
-  /// Says that BeforeStep has changed parameters, or OnUpdated ones of which the device may have
-  /// copies.
+  /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
   /// Begins the training anew, in BeforeStep alone, at the parameters to whose parts here (see
   /// `updated`) it has given values: the state of the optimizer is as before the first step, and no
@@ -249,10 +248,10 @@ class Technique {
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }
-  /// Whether packing makes weights of what is trained together with what is frozen. Where the
-  /// optimizer is offloaded, all that is trained then comes to the device once an update has ended,
-  /// not unit by unit while the next pass computes.
-  virtual bool MakesWeightsOfTrained() const { return false; }
+  /// Whether OnUpdated changes what is trained, or packing makes weights of it together with what
+  /// is frozen. Where the optimizer is offloaded, all that is trained then comes to the device
+  /// after OnUpdated, not unit by unit while the next pass computes.
+  virtual bool NeedsWholeUpdates() const { return false; }
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }
 

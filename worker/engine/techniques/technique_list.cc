@@ -135,9 +135,9 @@ bool TechniqueList::ReadsUpdatedParameters() const {
                      [](const Technique* t) { return t->ReadsUpdatedParameters(); });
 }
 
-bool TechniqueList::MakesWeightsOfTrained() const {
+bool TechniqueList::NeedsWholeUpdates() const {
   return std::any_of(all_.begin(), all_.end(),
-                     [](const Technique* t) { return t->MakesWeightsOfTrained(); });
+                     [](const Technique* t) { return t->NeedsWholeUpdates(); });
 }
 
 Status TechniqueList::OnUpdated(int64_t updates) {

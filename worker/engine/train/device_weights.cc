@@ -9,7 +9,7 @@ DeviceWeights::DeviceWeights(Context* context, Model* model, TechniqueList* tech
     : context_(context), model_(model), techniques_(techniques) {
   ParameterSet& parameters = model->parameters();
   if (!parameters.offloaded() || parameters.streamed() || parameters.values_sharded()) return;
-  comes_at_once_ = techniques->MakesWeightsOfTrained();
+  comes_at_once_ = techniques->NeedsWholeUpdates();
   if (!comes_at_once_) uploader_ = std::make_unique<ParameterUploader>(*context, &parameters);
 }
 
@@ -34,6 +34,7 @@ Status DeviceWeights::Bring() {
   WEFT_RETURN_IF_ERROR(Forget());
   if (uploader_ == nullptr && !comes_at_once_) return model_->Pack(*context_, what);
   WEFT_RETURN_IF_ERROR(FinishUploads());
+  updated_ = false;
   TransferQueue& up = context_->host->up();
   WEFT_RETURN_IF_ERROR(up.Follow(context_->stream));
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
@@ -52,10 +53,11 @@ Status DeviceWeights::Forget() {
 
 void DeviceWeights::StartUploads() {
   if (uploader_ != nullptr) uploader_->Start(*context_);
+  updated_ = comes_at_once_;
 }
 
-Status DeviceWeights::BringAtOnce() {
-  return comes_at_once_ ? Renew() : OkStatus();
+Status DeviceWeights::BringUpdated() {
+  return updated_ ? Renew() : OkStatus();
 }
 
 Status DeviceWeights::Renew() {

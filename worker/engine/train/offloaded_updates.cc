@@ -66,11 +66,10 @@ Status OffloadedUpdates::MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds)
   WEFT_RETURN_IF_ERROR(updated);
   WEFT_RETURN_IF_ERROR(UpdateKept(args));
   WEFT_RETURN_IF_ERROR(parts_.clock->Mark(context, "optimizer", &PhaseSeconds::optimizer));
-  if (!shares) return parts_.weights->BringAtOnce();
+  if (!shares) return OkStatus();
   WEFT_RETURN_IF_ERROR(parts_.ranks->GatherParameters(seconds));
-  WEFT_RETURN_IF_ERROR(parts_.clock->Start(context));
   parts_.weights->StartUploads();
-  return parts_.weights->BringAtOnce();
+  return parts_.clock->Start(context);
 }
 
 // While the others' weights are copied, which come later in the next forward pass.

@@ -230,7 +230,7 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .clock = &trainer->clock_},
                               {.delays = plan.delayed_update,
                                .overlaps = !trainer->techniques_.ReadsUpdatedParameters() &&
-                                           !trainer->techniques_.MakesWeightsOfTrained(),
+                                           !trainer->techniques_.NeedsWholeUpdates(),
                                .steps = job.train.steps}));
   }
   if (job.train.replay_every_steps > 0) {

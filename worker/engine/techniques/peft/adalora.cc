@@ -313,10 +313,7 @@ Status AdaLora::OnUpdated() {
     WEFT_RETURN_IF_ERROR(Choose(context, kept));
     ended_ = 1;
   }
-  WEFT_RETURN_IF_ERROR(Mask(context));
-  // What the device has of offloaded diagonals came up before.
-  if (parts_.parameters->offloaded()) parts_.values_changed();
-  return OkStatus();
+  return Mask(context);
 }
 
 std::vector<NamedTensor> AdaLora::StateTensors() {

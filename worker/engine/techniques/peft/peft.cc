@@ -106,9 +106,9 @@ class Peft : public Technique {
     return OkStatus();
   }
   bool ReadsUpdatedParameters() const override { return ranks_.has_value(); }
-  bool MakesWeightsOfTrained() const override {
+  bool NeedsWholeUpdates() const override {
     const PeftSpec& spec = model_.peft;
-    return MergesWeights(spec) || spec.use_dora || !spec.trainable_token_indices.empty();
+    return ranks_ || MergesWeights(spec) || spec.use_dora || !spec.trainable_token_indices.empty();
   }
   Status OnUpdated(int64_t) override { return ranks_ ? ranks_->OnUpdated() : OkStatus(); }
   Status OnStepEnd(const FinishedStep& step) override {
