@@ -244,6 +244,7 @@ std::vector<Case> Cases() {
       {.name = "vera", .precision = "bf16", .peft = "vera"},
       {.name = "pipelineAndTrainedTokens", .pipeline = 2, .peft = "trained tokens"},
       {.name = "loraOfTokens", .precision = "bf16", .peft = "lora of tokens"},
+      {.name = "pipelineAndProjectedPrefix", .pipeline = 4, .peft = "projected prefix"},
       {.name = "qloraAndParameters",
        .parameters = "host",
        .family = "llama",
@@ -278,8 +279,9 @@ void SetPeft(const std::string& name, JobSpec& job) {
     TrainedTokens().apply(job);
   } else if (name == "lora of tokens") {
     LoraOfTokens().apply(job);
-  } else if (name == "prefix") {
-    VirtualTokens(name).apply(job);
+  } else if (name.ends_with("prefix")) {
+    VirtualTokens("prefix").apply(job);
+    peft.prefix_projection = name.starts_with("projected");
   } else {
     peft.method = name;
   }

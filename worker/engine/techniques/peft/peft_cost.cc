@@ -129,7 +129,17 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return MethodOf(job) + " with trained positions (model.peft.modules_to_save)";
          },
-     .of_folder = true}};
+     .of_folder = true},
+    {.name = "prefixes that a network makes, in a pipeline",
+     .setting = "model.peft.prefix_projection with resources.pipeline_parallel 2 or more",
+     .asked =
+         [](const JobSpec& job) {
+           return job.model.peft.prefix_projection && kPipelineParallel.asked(job);
+         },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft.prefix_projection with " + kPipelineParallel.shown(job);
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -144,6 +154,7 @@ const Feature& kDecomposes = kSettings[10];
 const Feature& kImportsAdapter = kSettings[11];
 const Feature& kSavesModules = kSettings[12];
 const Feature& kVirtualPositions = kSettings[13];
+const Feature& kPrefixOfStages = kSettings[14];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -173,7 +184,9 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kProjectsPrefix, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
+                  "stages add up their gradients of what all attentions share",
+                  "data parallelism alone"});
   rows.push_back({&kProjectsPrefix, &kOffloadParameters,
                   "all blocks compute with what comes with the embeddings",
                   "resources.offload_parameters none"});
@@ -341,7 +354,7 @@ class PeftCost : public TechniqueCost {
     return inputs.offload_optimizer ? 0 : WorkspaceOfRanks(model);
   }
   int64_t HostWorkspaceBytes(const MemoryInputs& inputs) const override {
-    return inputs.offload_optimizer ? WorkspaceOfRanks(inputs.shape.spec) : 0;
+    return WorkspaceOfRanks(inputs.shape.spec);
   }
 
   std::vector<JobSpec> JointJobs(const JobSpec& job) const override {
