@@ -1,4 +1,4 @@
-// Adapters whose optimizer is offloaded, and networks that come block by block beside them, against
+// Adapters whose optimizer is offloaded, and networks that come block by block with them, against
 // training on the device: the same bits.
 #include <algorithm>
 #include <cmath>
@@ -168,7 +168,11 @@ TEST(OffloadedAdaptersTest, EachOfTwoMeasuresItsOwnGradientAlsoWhereUpdatesAreLa
 
 /// What passes compute with after a late update are the weights that a checkpoint has.
 TEST(OffloadedAdaptersTest, LateUpdatesReachWeightsThatAreMadeOfThem) {
-  for (const Way& way : {Dora(0), Method("loha"), TrainedTokens(false)}) {
+  const Way quantized = {"quantised dora", [](JobSpec& job) {
+                           Dora(0).apply(job);
+                           SetQuantized(job, "nf4");
+                         }};
+  for (const Way& way : {Dora(0), quantized, Method("loha"), TrainedTokens(false)}) {
     SCOPED_TRACE(way.name);
     const JobSpec job = JobOf(way);
     Plan plan = TinyPlan("bf16");
