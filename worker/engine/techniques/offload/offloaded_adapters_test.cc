@@ -126,6 +126,7 @@ JobSpec JobOf(const Way& way) {
   JobSpec job = TinyJob(4);
   job.optimizer.learning_rate = 1e-2;
   job.train.gradient_clip_norm = 0.2;
+  job.train.eval_sequences = 8;
   way.apply(job);
   return job;
 }
