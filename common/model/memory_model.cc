@@ -42,9 +42,14 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
 }
 
 /// Pieces through which matrices go up to a CUDA device in another type than they are stored in.
-int64_t HostStaging(const MemoryInputs& inputs) {
+int64_t HostWorkspace(const MemoryInputs& inputs) {
+  if (!inputs.offload_optimizer) return 0;
+  int64_t of_techniques = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    of_techniques = std::max(of_techniques, technique->HostWorkspaceBytes(inputs));
+  }
   const bool converts = inputs.precision->products != inputs.precision->matrices;
-  return inputs.offload_optimizer && inputs.OnCuda() && converts ? kHostStagingBytes : 0;
+  return of_techniques + (inputs.OnCuda() && converts ? kHostStagingBytes : 0);
 }
 
 /// Bytes of values, wherever they are.
@@ -77,7 +82,9 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
 /// Of offloaded values those that are kept on the device.
 int64_t KeptValueBytes(const MemoryInputs& inputs) {
   const StreamedUnit kept = KeptOnDevice(inputs);
-  const int64_t frozen = kept.trained == 0 ? inputs.shape.only_multiplied : 0;
+  // Where it is kept it is all of it.
+  const bool keeps = kept.trained == 0 && kept.held_matrices() > 0;
+  const int64_t frozen = keeps ? inputs.shape.only_multiplied : 0;
   return kF32 * kept.vectors +
          ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * frozen +
          ElementBytes(inputs.precision->matrices) * (kept.held_matrices() - frozen);
@@ -153,7 +160,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
       (shares ? inputs.sharded.open_gradients.bytes : inputs.open_gradients.bytes) +
       BroughtSumBytes(inputs) + kF32 * inputs.kept.stored_trained;
   memory.optimizer_bytes = KeptStateBytes(inputs);
-  memory.workspace_bytes -= HostStaging(inputs);
+  memory.workspace_bytes -= HostWorkspace(inputs);
   return memory;
 }
 
@@ -168,7 +175,7 @@ int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs) {
 }
 
 int64_t ScratchBytes(const MemoryInputs& inputs) {
-  return KernelScratch(inputs) + HostStaging(inputs);
+  return KernelScratch(inputs) + HostWorkspace(inputs);
 }
 
 MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {

@@ -98,7 +98,7 @@ void AddFrozen(const ParameterInfo& parameter, int64_t in_memory, bool looked_up
   if (looked_up && !classifies) return;
   frozen.matrices += in_memory;
   if (looked_up) frozen.of_first += in_memory;
-  if (parameter.in_tiles()) frozen.in_tiles += in_memory;
+  if (parameter.in_tiles() && !parameter.read_directly) frozen.in_tiles += in_memory;
 }
 
 }  // namespace

@@ -45,7 +45,8 @@ class Streaming {
       : inputs_(inputs),
         units_(StreamedUnits(inputs.shape.spec, inputs.shape.tensor, inputs.shape.tensor_rows,
                              inputs.shape.expert_ranks)),
-        in_tiles_moves_(inputs.products == ProductKind::kTiles) {
+        in_tiles_moves_(inputs.products == ProductKind::kTiles),
+        frozen_(ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision))) {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
     stays_.resize(units_.size());
@@ -129,26 +130,29 @@ class Streaming {
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
   /// Bytes of values as operations read them.
   int64_t Read(const StreamedUnit& unit) const {
-    const int64_t others = kF32 * unit.vectors + Stored() * unit.looked_up;
+    const int64_t others = kF32 * unit.vectors + Stored() * (unit.looked_up + unit.direct);
+    const int64_t multiplied = unit.matrices - unit.direct;
     // Products on CUDA read what has come, in their type.
-    if (inputs_.OnCuda()) return others + ElementBytes(inputs_.precision->products) * unit.matrices;
-    return others + Stored() * (unit.matrices - TilesAlone(unit));
+    if (inputs_.OnCuda()) return others + ElementBytes(inputs_.precision->products) * multiplied;
+    const int64_t frozen = unit.frozen - (in_tiles_moves_ ? unit.frozen_in_tiles : 0);
+    return others + frozen_ * frozen + Stored() * (multiplied - TilesAlone(unit) - frozen);
   }
   int64_t Packed(const StreamedUnit& unit) const {
+    const int64_t packed = unit.matrices - unit.direct;
     switch (inputs_.products) {
       case ProductKind::kUnpacked:
       case ProductKind::kWidenedUnpacked:
       case ProductKind::kStored:
         return 0;
       case ProductKind::kSplit:
-        return kF32 * (unit.matrices - unit.in_tiles + PaddingOf(inputs_, unit.padding));
+        return kF32 * (packed - unit.in_tiles + PaddingOf(inputs_, unit.padding));
       case ProductKind::kTiles:
       case ProductKind::kEmulated:
       case ProductKind::kNative:
         return ElementBytes(inputs_.precision->products) *
-               (unit.matrices + PaddingOf(inputs_, unit.padding));
+               (packed + PaddingOf(inputs_, unit.padding));
       default:
-        return kF32 * unit.matrices;
+        return kF32 * packed;
     }
   }
   int64_t Moved(const StreamedUnit& unit) const {
@@ -159,6 +163,7 @@ class Streaming {
   std::vector<StreamedUnit> units_;
   std::vector<bool> stays_;  ///< By unit.
   const bool in_tiles_moves_;
+  const int64_t frozen_;  ///< Bytes of a number of StreamedUnit::frozen.
 };
 
 /// Whether what is frozen stays on the device, where the optimizer is offloaded.

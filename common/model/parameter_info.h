@@ -142,7 +142,8 @@ struct ParameterInfo : ParameterAttributes {
   bool merged = false;           ///< Then: products read a matrix that is made of the weight and of
                                  ///< this (TechniqueCost::MergedNumbers), and not this itself.
   bool of_all_blocks = false;    ///< Of unit 0: all blocks compute with it, so that it is gathered
-                                 ///< once a step where others are gathered unit by unit.
+                                 ///< once a step where others are gathered unit by unit, and that
+                                 ///< each stage of a pipeline has it.
   bool of_whole_weight = false;  ///< Of an adapter or a source: it is not cut with its weight.
                                  ///< Tensor-parallel ranks have all of it, and a partial gradient
                                  ///< each.

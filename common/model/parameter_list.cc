@@ -516,7 +516,7 @@ bool IsOnExpertRank(const ModelSpec& model, const ParameterInfo& parameter, int6
 }
 
 bool IsOnStage(const ModelSpec& model, const ParameterInfo& parameter, bool first, bool last) {
-  if (parameter.block >= 0 || (first && last)) return true;
+  if (parameter.block >= 0 || parameter.of_all_blocks || (first && last)) return true;
   if (parameter.role == ParameterRole::kTokenEmbedding || parameter.of_table) {
     return first || (last && !model.untied_classifier);
   }

@@ -35,12 +35,13 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
   for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
     if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
     StreamedUnit& unit = units[static_cast<size_t>(parameter.unit)];
-    const int64_t elements = parameter.StoredElements();
+    const bool is_quantized = parameter.quantized_words > 0;
+    const int64_t elements = is_quantized ? parameter.quantized_words : parameter.StoredElements();
     if (!parameter.frozen) {
       unit.trained += parameter.Elements();
       unit.stored_trained += elements;
     }
-    if (!parameter.matrix()) {
+    if (!parameter.matrix() || is_quantized) {
       unit.vectors += Aligned(elements);
       continue;
     }
@@ -50,6 +51,12 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
     StreamedUnit& product = looked_up ? units.back() : unit;
     product.matrices += elements;
     if (looked_up) product.of_first += elements;
+    if (parameter.read_directly) {
+      product.direct += elements;
+      continue;
+    }
+    if (parameter.only_multiplied) product.frozen += elements;
+    if (parameter.only_multiplied && parameter.in_tiles()) product.frozen_in_tiles += elements;
     if (parameter.in_tiles()) {
       product.in_tiles += elements;
       if (looked_up) product.of_first_in_tiles += elements;
@@ -68,6 +75,9 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
     sum.vectors += unit.vectors;
     sum.looked_up += unit.looked_up;
     sum.matrices += unit.matrices - unit.of_first;
+    sum.direct += unit.direct;
+    sum.frozen += unit.frozen;
+    sum.frozen_in_tiles += unit.frozen_in_tiles;
     sum.in_tiles += unit.in_tiles - unit.of_first_in_tiles;
     sum.trained += unit.trained;
     sum.stored_trained += unit.stored_trained;

@@ -11,10 +11,13 @@ namespace weft {
 /// Numbers in memory of a unit of parameters (ParameterList::StartUnit in worker/engine/nn): the
 /// embeddings, a block, or the head.
 struct StreamedUnit {
-  int64_t vectors = 0;
+  int64_t vectors = 0;    ///< With the words of weights that are quantised.
   int64_t looked_up = 0;  ///< Tables of the embeddings.
   int64_t matrices = 0;   ///< What products read; a token table that classifies is the head's, too.
-  int64_t in_tiles = 0;   ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
+  int64_t direct = 0;     ///< Of these, those without packed copies (ParameterInfo::read_directly),
+  int64_t frozen = 0;     ///< and those that products alone read (ParameterInfo::only_multiplied),
+  int64_t frozen_in_tiles = 0;    ///< and of the latter, those in tiles.
+  int64_t in_tiles = 0;           ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
   PackedPadding padding = {};     ///< ... and of the packed copies of all.
   int64_t of_first = 0;           ///< Of the matrices, a table that unit 0 has,
   int64_t of_first_in_tiles = 0;  ///< and of those in tiles.

@@ -11,9 +11,11 @@ namespace weft {
 namespace {
 
 auto NumbersOf(const StreamedUnit& unit) {
-  return std::array{unit.vectors,      unit.looked_up,     unit.matrices,          unit.in_tiles,
-                    unit.padding.f32,  unit.of_first,      unit.of_first_in_tiles, unit.trained,
-                    unit.padding.bf16, unit.stored_trained};
+  return std::array{unit.vectors,           unit.looked_up,   unit.matrices,
+                    unit.in_tiles,          unit.padding.f32, unit.of_first,
+                    unit.of_first_in_tiles, unit.trained,     unit.padding.bf16,
+                    unit.stored_trained,    unit.direct,      unit.frozen,
+                    unit.frozen_in_tiles};
 }
 
 // Where something is frozen they are distinguished by their names.

@@ -237,6 +237,8 @@ class TechniqueCost {
 
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }
+  /// The same in the memory of the host, where the optimizer is offloaded.
+  virtual int64_t HostWorkspaceBytes(const MemoryInputs&) const { return 0; }
 
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
   virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }

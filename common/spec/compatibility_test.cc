@@ -362,6 +362,13 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.modules_to_save = {"wpe"};
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
+      {FeatureOf("peft", 14),
+       [](JobSpec& job) {
+         job.model.peft.method = "prefix";
+         job.model.peft.prefix_projection = true;
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+         job.resources.pipeline_parallel = 2;
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

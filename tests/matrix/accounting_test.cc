@@ -207,6 +207,7 @@ std::vector<Way> Ways() {
       {.name = "loraOfTableAndPipeline", .pipeline = 2, .peft = "table"},
       {.name = "loraOfTableAndZero3", .data = 2, .zero_stage = 3, .peft = "table"},
       {.name = "projectedPrefixAndZero3", .data = 2, .zero_stage = 3, .peft = "prefix"},
+      {.name = "projectedPrefixOfPipeline", .pipeline = 2, .peft = "prefix"},
       {.name = "trainedTokensAndZero3", .data = 2, .zero_stage = 3, .peft = "tokens"},
       {.name = "trainedTokensOfPipeline", .pipeline = 2, .peft = "tokens"},
       {.name = "houlsbyOfTensor", .tensor = 2, .peft = "houlsby"},

@@ -17,6 +17,7 @@
 #include "common/model/pipeline_shape.h"
 #include "common/pipeline/named_schedule.h"
 #include "tests/matrix/combinations.h"
+#include "tests/matrix/peft_choices.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 #include "worker/engine/testing/product_kind.h"
@@ -46,7 +47,7 @@ struct Case {
   int64_t rows = 1;
   std::vector<int64_t> kept = {};   ///< Units on the device.
   std::vector<int64_t> stays = {};  ///< Units that come once a step.
-  std::string peft = "none";        ///< Its method, or qlora.
+  std::string peft = "none";        ///< See SetPeft.
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -237,7 +238,53 @@ std::vector<Case> Cases() {
       {.name = "ia3", .data = 2, .peft = "ia3"},
       {.name = "miss", .peft = "miss"},
       {.name = "houlsby", .family = "llama", .peft = "houlsby"},
+      {.name = "zero1AndTwoAdapters", .data = 2, .zero_stage = 1, .peft = "two adapters"},
+      {.name = "tensorAndDora", .tensor = 2, .precision = "bf16", .peft = "dora"},
+      {.name = "adalora", .data = 2, .peft = "adalora"},
+      {.name = "vera", .precision = "bf16", .peft = "vera"},
+      {.name = "pipelineAndTrainedTokens", .pipeline = 2, .peft = "trained tokens"},
+      {.name = "loraOfTokens", .precision = "bf16", .peft = "lora of tokens"},
+      {.name = "pipelineAndProjectedPrefix", .pipeline = 4, .peft = "projected prefix"},
+      {.name = "qloraAndParameters",
+       .parameters = "host",
+       .family = "llama",
+       .precision = "bf16",
+       .stays = {2},
+       .peft = "qlora"},
+      {.name = "zero3AndQlora",
+       .data = 2,
+       .parameters = "host",
+       .zero_stage = 3,
+       .precision = "bf16",
+       .peft = "qlora"},
+      {.name = "pipelineAndPrefixAndParameters",
+       .pipeline = 2,
+       .parameters = "host",
+       .peft = "prefix"},
   };
+}
+
+/// The method, or the choice of the matrix, that Case::peft names.
+void SetPeft(const std::string& name, JobSpec& job) {
+  PeftSpec& peft = job.model.peft;
+  if (name == "qlora") {
+    peft.method = "lora";
+    job.model.weight_quantization.type = "nf4";
+  } else if (name == "two adapters") {
+    JointAdapters().apply(job);
+    job.resources.micro_batch = 2;
+  } else if (name == "dora") {
+    Dora().apply(job);
+  } else if (name == "trained tokens") {
+    TrainedTokens().apply(job);
+  } else if (name == "lora of tokens") {
+    LoraOfTokens().apply(job);
+  } else if (name.ends_with("prefix")) {
+    VirtualTokens("prefix").apply(job);
+    peft.prefix_projection = name.starts_with("projected");
+  } else {
+    peft.method = name;
+  }
 }
 
 JobSpec JobOfCase(const Case& c, const std::string& root) {
@@ -248,8 +295,6 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   job.model.width = 128;
   job.model.vocab_size = 2500;
   job.train.precision = c.precision;
-  job.model.peft.method = c.peft == "qlora" ? "lora" : c.peft;
-  if (c.peft == "qlora") job.model.weight_quantization.type = "nf4";
   job.train.log_every_steps = 1;  // norms of groups
   job.train.steps = kSteps;
   ResourceSpec& resources = job.resources;
@@ -271,6 +316,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.offload_parameters = c.parameters;
   resources.offload_activations = c.activations;
   if (c.optimizer == "nvme" || c.parameters == "nvme") resources.offload_directory = root;
+  SetPeft(c.peft, job);
   return job;
 }
 
@@ -377,12 +423,15 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
     if (GetParam().pipeline == 1 && !GetParam().sequence)
       near("activations", &MemoryBreakdown::activations_bytes);
     const int64_t waiting = all.activations_bytes - device.activations_bytes;
+    // Where parameters are updated.
+    const int64_t workspace = all.workspace_bytes - device.workspace_bytes;
     ExpectNear("state on the device",
                Most(ranks,
                     [&](const auto& rank) {
                       const MemoryBreakdown& held = rank.memory_step;
-                      return rank.tiers.device_bytes + waiting - held.activations_bytes -
-                             held.workspace_bytes - held.communication_bytes;
+                      return rank.tiers.device_bytes + waiting + workspace -
+                             held.activations_bytes - held.workspace_bytes -
+                             held.communication_bytes;
                     }),
                StateBytes(device));
     if (waiting > 0) {
@@ -393,7 +442,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
                   0.1);
     }
     ExpectNear("host", Most(ranks, [](const auto& rank) { return rank.tiers.host_bytes; }),
-               StateBytes(all) - StateBytes(device) + waiting);
+               StateBytes(all) - StateBytes(device) + waiting + workspace);
   }
 }
 

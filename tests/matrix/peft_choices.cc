@@ -95,4 +95,11 @@ Choice VirtualTokens(const std::string& method) {
           }};
 }
 
+Choice ProjectedPrefix() {
+  return {"projected prefix", Effect::kOwnTraining, [](JobSpec& job) {
+            VirtualTokens("prefix").apply(job);
+            job.model.peft.prefix_projection = true;
+          }};
+}
+
 }  // namespace weft::testing

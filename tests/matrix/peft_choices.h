@@ -23,6 +23,8 @@ Choice TrainedTokens();
 Choice OtherPeft(const std::string& method);
 /// Two of the positions are those of virtual tokens.
 Choice VirtualTokens(const std::string& method);
+/// That a network makes; all attentions share a part of it.
+Choice ProjectedPrefix();
 
 /// In 4 bits, with adapters: LoRA on all layers where the job has none. With DoRA it is QDoRA. Two
 /// tensor-parallel ranks have whole blocks.

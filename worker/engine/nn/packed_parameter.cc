@@ -5,9 +5,10 @@
 namespace weft::engine {
 namespace {
 
-/// Of sharded values the device has whole ones when copies are made.
+/// Of sharded values, and of quantised ones, the device has whole ones when copies are made.
 bool HasMasterOnHost(const ParameterSet& parameters, int64_t index) {
-  return parameters.on_host(index) && !parameters.values_sharded();
+  return parameters.on_host(index) && !parameters.values_sharded() &&
+         parameters[index].quantized_words == 0;
 }
 
 }  // namespace

@@ -289,14 +289,15 @@ void ParameterSet::LayOutUnitOperands() {
   for (const bool tables : {false, true}) {
     for (int64_t i = 0; i < size(); ++i) {
       const Parameter& parameter = (*this)[i];
-      if (!parameter.read_unpacked() || parameter.looked_up() != tables) continue;
+      if (!parameter.read_unpacked() && parameter.quantized_words == 0) continue;
+      if (parameter.looked_up() != tables) continue;
       UnitSizes& sizes = unit_sizes_[static_cast<size_t>(parameter.unit)];
       if (!parameter.stacked) {
         sizes.all =
             (sizes.all + kAlignElements * 4 - 1) / (kAlignElements * 4) * kAlignElements * 4;
       }
       places_[i].operand = sizes.all;
-      sizes.all += parameter.StoredElements() * static_cast<int64_t>(DTypeSize(parameter.dtype));
+      sizes.all += static_cast<int64_t>(parameter.StoredBytes());
       if (!tables) sizes.without_tables = sizes.all;
     }
   }

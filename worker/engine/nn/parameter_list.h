@@ -176,8 +176,9 @@ class ParameterList {
   /// Says that other ranks have other parameters: these are those of one stage of a pipeline.
   void SetStage() { of_stage_ = true; }
   bool of_stage() const { return of_stage_; }
-  /// Says that another stage has `index`, too: its gradient is the sum of theirs. `counts`: this
-  /// one counts it, in sums over the stages, and saves it.
+  /// Says that another stage has `index`, too, the first or the last one or, of SetOfAllBlocks,
+  /// each of them: its gradient is the sum of theirs. `counts`: this one counts it, in sums over
+  /// the stages, and saves it.
   void SetSharedByStages(int64_t index, bool counts) {
     parameters_[index].shared_by_stages = true;
     parameters_[index].counted = counts;
@@ -229,9 +230,14 @@ class ParameterList {
   /// Freezes `index`: a technique keeps it as it is.
   void SetFrozen(int64_t index) { parameters_[index].frozen = true; }
 
-  /// Says that all blocks compute with `index`, which is of unit 0: where values are sharded, it is
-  /// gathered with that unit and stays until values change.
-  void SetOfAllBlocks(int64_t index) { parameters_[index].of_all_blocks = true; }
+  /// Says that all blocks compute with `index`, which is of unit 0 and of no block, wherever it is
+  /// registered: where values are sharded, it is gathered with that unit and stays until values
+  /// change; in a pipeline each stage has it.
+  void SetOfAllBlocks(int64_t index) {
+    parameters_[index].of_all_blocks = true;
+    parameters_[index].unit = 0;
+    parameters_[index].block = -1;
+  }
 
   /// Quantises the frozen matrix `index`, the same format for all that are. The blocks of a shard
   /// are some of those of the logical matrix; kInvalid where it cuts blocks.

@@ -255,7 +255,7 @@ void ParameterSet::BringOperands(Context& context, int64_t unit) const {
     if (parameter.unit != unit || places_[i].operand < 0) continue;
     if (parameter.looked_up() && !operands.tables) continue;
     AwaitUpdated(*context.host, i);
-    const TensorView from = padded_value(i);
+    const TensorView from = parameter.quantized_words > 0 ? held_value(i).view : padded_value(i);
     context.host->up().Copy(operands.memory.As<uint8_t>() + places_[i].operand, from.data,
                             from.Bytes());
   }
@@ -357,8 +357,19 @@ TensorView ParameterSet::QuantizedWords(int64_t index) const {
   return {placed.data, placed.dtype, {(*this)[index].quantized_words}, placed.device};
 }
 
+TensorView ParameterSet::BroughtWords(int64_t index) const {
+  if (!streamed_) return QuantizedWords(index);
+  const Parameter& parameter = (*this)[index];
+  const Tensor& memory = unit_operands_[static_cast<size_t>(parameter.unit)].memory;
+  WEFT_CHECK(memory, "read before it was brought: " + parameter.name);
+  return {memory.As<uint8_t>() + places_[index].operand,
+          DType::kI32,
+          {parameter.quantized_words},
+          memory.view().device};
+}
+
 Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const TensorView& to) const {
-  return kernels::Dequantize4Bit(stream, {.words = QuantizedWords(index),
+  return kernels::Dequantize4Bit(stream, {.words = BroughtWords(index),
                                           .format = four_bit_format(),
                                           .y = to,
                                           .part = (*this)[index].four_bit_part});

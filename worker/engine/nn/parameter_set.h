@@ -93,7 +93,8 @@ class ParameterSet : public ParameterList {
   void PlaceUnit(int64_t unit, std::byte* data);
   /// The byte of its unit's values at which a value in a file, or this rank's part of it, begins.
   size_t OffsetInUnit(int64_t index) const;
-  /// Whether operations read something of `unit` directly, with or without `tables`.
+  /// Whether operations read something of `unit` directly, with or without `tables`; words of what
+  /// is quantised (SetFourBit) count as that, as they do below.
   bool ReadsOperands(int64_t unit, bool tables) const {
     const UnitSizes& sizes = unit_sizes_[static_cast<size_t>(unit)];
     return (tables ? sizes.all : sizes.without_tables) > 0;
@@ -124,7 +125,8 @@ class ParameterSet : public ParameterList {
   Status Quantize(int64_t index, std::span<const float> values);
   /// All words of it [quantized_words] i32: of sharded ones those that have been gathered.
   TensorView QuantizedWords(int64_t index) const;
-  /// Writes its value to `to`, of any float type, contiguous, in the order of `stream`.
+  /// Writes its value to `to`, of any float type, contiguous, in the order of `stream`. Words that
+  /// are streamed or sharded have been brought.
   Status Dequantize(const Stream& stream, int64_t index, const TensorView& to) const;
   /// Says that it is in `values`, contiguous, from now on; nowhere for an empty view: its value()
   /// then has no data.
@@ -301,6 +303,8 @@ class ParameterSet : public ParameterList {
   bool IsKept(int64_t index) const { return !kept_.empty() && kept_[static_cast<size_t>(index)]; }
   /// Says which are kept on the device.
   void ChooseKept();
+  /// All words of what is quantised, where it is dequantised.
+  TensorView BroughtWords(int64_t index) const;
   TensorView ValueView(int64_t index, int64_t count, bool padded) const;
   TensorView OperandView(int64_t index, int64_t count, bool padded) const;
   TensorView GradientView(int64_t index, int64_t count, bool padded) const;

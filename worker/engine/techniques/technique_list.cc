@@ -135,6 +135,11 @@ bool TechniqueList::ReadsUpdatedParameters() const {
                      [](const Technique* t) { return t->ReadsUpdatedParameters(); });
 }
 
+bool TechniqueList::NeedsWholeUpdates() const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [](const Technique* t) { return t->NeedsWholeUpdates(); });
+}
+
 Status TechniqueList::OnUpdated(int64_t updates) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnUpdated(updates));
   return OkStatus();

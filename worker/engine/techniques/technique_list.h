@@ -50,6 +50,7 @@ class TechniqueList {
   /// Of those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);
   bool ReadsUpdatedParameters() const;
+  bool NeedsWholeUpdates() const;
   Status OnUpdated(int64_t updates);
   Status OnLearned(Context& state);
   Status OnStepEnd(const FinishedStep& step);

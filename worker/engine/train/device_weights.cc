@@ -8,9 +8,9 @@ namespace weft::engine {
 DeviceWeights::DeviceWeights(Context* context, Model* model, TechniqueList* techniques)
     : context_(context), model_(model), techniques_(techniques) {
   ParameterSet& parameters = model->parameters();
-  if (parameters.offloaded() && !parameters.streamed() && !parameters.values_sharded()) {
-    uploader_ = std::make_unique<ParameterUploader>(*context, &parameters);
-  }
+  if (!parameters.offloaded() || parameters.streamed() || parameters.values_sharded()) return;
+  comes_at_once_ = techniques->NeedsWholeUpdates();
+  if (!comes_at_once_) uploader_ = std::make_unique<ParameterUploader>(*context, &parameters);
 }
 
 void DeviceWeights::Changed(Repack what) {
@@ -32,13 +32,16 @@ Status DeviceWeights::Bring() {
   const ParameterSet& parameters = model_->parameters();
   const Repack what = stale_.value_or(Repack::kTrained);
   WEFT_RETURN_IF_ERROR(Forget());
-  if (uploader_ == nullptr) return model_->Pack(*context_, what);
-  WEFT_RETURN_IF_ERROR(uploader_->Finish());
+  if (uploader_ == nullptr && !comes_at_once_) return model_->Pack(*context_, what);
+  WEFT_RETURN_IF_ERROR(FinishUploads());
+  updated_ = false;
   TransferQueue& up = context_->host->up();
   WEFT_RETURN_IF_ERROR(up.Follow(context_->stream));
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
     parameters.UploadOperands(*context_, unit);
   }
+  // Packing computes with them.
+  if (comes_at_once_) WEFT_RETURN_IF_ERROR(up.Precede(context_->stream));
   WEFT_RETURN_IF_ERROR(model_->Pack(*context_, what));
   return up.Precede(context_->stream);
 }
@@ -50,6 +53,11 @@ Status DeviceWeights::Forget() {
 
 void DeviceWeights::StartUploads() {
   if (uploader_ != nullptr) uploader_->Start(*context_);
+  updated_ = comes_at_once_;
+}
+
+Status DeviceWeights::BringUpdated() {
+  return updated_ ? Renew() : OkStatus();
 }
 
 Status DeviceWeights::Renew() {

@@ -32,8 +32,12 @@ class DeviceWeights {
   Status Forget();
 
   /// An update has begun (HostMemoryPool::updated): what it changes comes unit by unit, and the
-  /// next forward pass waits for each. Does nothing where units come when a pass asks for them.
+  /// next forward pass waits for each, or with BringUpdated. Does nothing where units come when a
+  /// pass asks for them.
   void StartUploads();
+  /// Brings all that such an update has changed, where techniques want it whole
+  /// (Technique::NeedsWholeUpdates). It has ended, and techniques have seen it.
+  Status BringUpdated();
   /// An update that nothing waited for has ended: what it has changed comes likewise, or all at
   /// once where more than that has changed.
   Status Renew();
@@ -49,7 +53,9 @@ class DeviceWeights {
   Context* context_;
   Model* model_;
   TechniqueList* techniques_;
-  std::unique_ptr<ParameterUploader> uploader_;  ///< Of offloaded parameters, none streamed.
+  bool comes_at_once_ = false;  ///< Of offloaded parameters, neither streamed nor sharded ones;
+  std::unique_ptr<ParameterUploader> uploader_;  ///< of others of these this.
+  bool updated_ = false;                         ///< What comes at once has not come yet.
   std::optional<Repack> stale_ = Repack::kAll;   ///< What has changed since Prepare.
   std::optional<int64_t> packed_step_;           ///< Its last argument, where it matters.
 };

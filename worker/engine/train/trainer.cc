@@ -283,7 +283,8 @@ Status Trainer::FinishUpdate(StepReport& report) {
   ++counters_.updates;
   if (rounds_ != nullptr) rounds_->OnUpdated();
   updaters_.OnApplied();
-  return techniques_.OnUpdated(counters_.updates);
+  WEFT_RETURN_IF_ERROR(techniques_.OnUpdated(counters_.updates));
+  return weights_.BringUpdated();
 }
 
 // Every rank sees the same gradients, hence the same scale.

@@ -229,7 +229,8 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
                                .weights = &trainer->weights_,
                                .clock = &trainer->clock_},
                               {.delays = plan.delayed_update,
-                               .overlaps = !trainer->techniques_.ReadsUpdatedParameters(),
+                               .overlaps = !trainer->techniques_.ReadsUpdatedParameters() &&
+                                           !trainer->techniques_.NeedsWholeUpdates(),
                                .steps = job.train.steps}));
   }
   if (job.train.replay_every_steps > 0) {

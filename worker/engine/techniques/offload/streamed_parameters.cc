@@ -13,6 +13,7 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
                                        std::span<const int64_t> stay)
     : host_(context.host),
       parameters_(parameters),
+      dequantizes_(parameters->prefetcher()),
       units_(static_cast<size_t>(parameters->units())),
       first_differentiated_(parameters->units()) {
   for (int64_t i = 0; i < parameters->size(); ++i) {
@@ -21,6 +22,7 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     first_differentiated_ = std::min(first_differentiated_, parameter.unit);
   }
   for (const ParameterSet::CopiesOf& of : parameters->copies()) {
+    if ((*parameters)[of.first].quantized_words > 0) continue;  // made where it is dequantised
     units_[static_cast<size_t>(parameters->LastUnitOf(of.first))].copies.push_back(of.copies.get());
   }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
@@ -40,7 +42,7 @@ StreamedParameters::~StreamedParameters() {
     DropRead(unit);
     Drop(unit);
   }
-  parameters_->SetPrefetcher(nullptr);
+  parameters_->SetPrefetcher(dequantizes_);
 }
 
 // A table that classifies is of unit 0, too.
@@ -117,8 +119,11 @@ Status StreamedParameters::Fetch(Context& context, int64_t unit, Pass pass) {
   };
   const int64_t next = Next(unit, step);
   if (follows(next)) WEFT_RETURN_IF_ERROR(Start(context, next, pass));
-  ProfileScope scope(context.profiler, "wait for weights");
-  WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
+  {
+    ProfileScope scope(context.profiler, "wait for weights");
+    WEFT_RETURN_IF_ERROR(host_->up().Await(context.stream, units_[static_cast<size_t>(unit)].job));
+  }
+  if (dequantizes_ != nullptr) WEFT_RETURN_IF_ERROR(dequantizes_->Fetch(context, unit, pass));
   DropRead(unit);
   if (parameters_->file() != nullptr && parameters_->file()->update_pipeline().open()) {
     WEFT_RETURN_IF_ERROR(parameters_->file()->update_pipeline().Pass(unit));
@@ -148,6 +153,7 @@ void StreamedParameters::Drop(int64_t unit) {
 }
 
 Status StreamedParameters::Release(int64_t unit) {
+  if (dequantizes_ != nullptr) WEFT_RETURN_IF_ERROR(dequantizes_->Release(unit));
   if (!units_[static_cast<size_t>(unit)].stays) Drop(unit);
   return OkStatus();
 }
@@ -159,7 +165,7 @@ Status StreamedParameters::Forget() {
     WEFT_RETURN_IF_ERROR(host_->up().WaitForAll());
     Drop(unit);
   }
-  return OkStatus();
+  return dequantizes_ != nullptr ? dequantizes_->Forget() : OkStatus();
 }
 
 }  // namespace weft::engine

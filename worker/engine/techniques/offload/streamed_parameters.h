@@ -19,7 +19,8 @@ namespace weft::engine {
 /// under way the forward pass has them from that (nn/update_pipeline.h), and waits for it. A rank
 /// of a pipeline has stages with a unit without parameters between them: a pass through one brings
 /// nothing of others. Units that stay come once a step, in its first forward pass, and stay until
-/// the update: those between them come and go as the others do.
+/// the update: those between them come and go as the others do. What is quantised comes as words,
+/// which the prefetcher before this one dequantises.
 class StreamedParameters : public ParameterPrefetcher {
  public:
   /// Both outlive this, which is the prefetcher of `parameters` (ParameterSet::StreamValues) for as
@@ -55,6 +56,7 @@ class StreamedParameters : public ParameterPrefetcher {
 
   HostMemoryPool* host_;
   ParameterSet* parameters_;
+  ParameterPrefetcher* const dequantizes_;  ///< Or null: nothing is quantised.
   std::vector<Unit> units_;
   int64_t first_differentiated_;  ///< Unit below which no backward pass goes.
 };

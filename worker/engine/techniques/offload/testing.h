@@ -51,7 +51,7 @@ struct Training {
               std::vector<std::string>* operations = nullptr, Collective* ranks = nullptr) {
     plan = wanted;
     kernels::cpu::SetThreads(1);
-    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
+    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, SequenceLength(job));
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";

@@ -90,10 +90,11 @@ Status PipelineParallel::SumScalars(std::span<double> values) const {
 
 Status PipelineParallel::SumSharedGradients(const Stream& stream,
                                             const ParameterSet& parameters) const {
-  if (shared_ == nullptr) return OkStatus();
   for (int64_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].shared_by_stages || !parameters[i].trainable()) continue;
-    WEFT_RETURN_IF_ERROR(shared_
+    Collective* const ranks = parameters[i].of_all_blocks ? stages_ : shared_.get();
+    if (ranks == nullptr) continue;
+    WEFT_RETURN_IF_ERROR(ranks
                              ->AllReduce(stream, parameters.padded_gradient(i), Reduction::kSum,
                                          "sum shared gradients")
                              .Wait(stream));

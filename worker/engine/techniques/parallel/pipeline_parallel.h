@@ -67,8 +67,8 @@ class PipelineParallel {
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values) const;
 
-  /// Replaces the gradients of parameters that the first and the last stage share by their sums,
-  /// the same bits on both.
+  /// Replaces the gradients of parameters that the first and the last stage share, or all of them
+  /// (ParameterList::SetOfAllBlocks), by their sums, the same bits on all that have them.
   Status SumSharedGradients(const Stream& stream, const ParameterSet& parameters) const;
 
   /// The accounts of its groups except `stages`.

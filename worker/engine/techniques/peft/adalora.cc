@@ -91,7 +91,8 @@ Status AdaLora::OnTraining(const TrainingParts& parts) {
     }
     ++all_adapters_;
   }
-  return scores_.Allocate(*parts.context);
+  Context state = StateContext();
+  return scores_.Allocate(state);
 }
 
 Result<std::vector<float>> AdaLora::ProductOverSide(Context& context, const TensorView& p,
@@ -289,7 +290,7 @@ Status AdaLora::Mask(Context& context) const {
 
 // A step that is skipped does neither: the last choice is made after it.
 Status AdaLora::OnUpdated() {
-  Context& context = *parts_.context;
+  Context context = StateContext();
   ProfileScope scope(context.profiler, "choose ranks");
   const int64_t all = all_adapters_ * spec_.init_r;
   const int64_t kept = all_adapters_ * spec_.target_r;

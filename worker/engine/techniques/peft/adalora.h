@@ -81,6 +81,8 @@ class AdaLora {
   Status Mask(Context& context) const;
 
   int64_t LastChoice() const { return parts_.job->train.steps - spec_.tfinal; }
+  /// For work where parameters are updated.
+  Context StateContext() const { return parts_.ContextOf(parts_.updated.front()); }
 
   const ModelSpec& model_;
   AdaLoraSpec spec_;

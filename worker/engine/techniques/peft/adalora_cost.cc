@@ -49,11 +49,12 @@ void AddAdaLoraWork(const ModelSpec& model, StepWork& work) {
   });
 }
 
-// The sensitivities of now, their signs, and of a parameter in bf16 its value in f32.
+// A factor and its gradient in f32, with the product over its side; sensitivities and their signs
+// are less.
 int64_t AdaLoraWorkspace(const ModelSpec& model) {
   int64_t most = 0;
   ForEachFactor(model, [&](const ParameterInfo&, int64_t side, int64_t rank) {
-    most = std::max(most, 3 * side * rank);
+    most = std::max(most, (2 * side + rank) * rank);
   });
   return most;
 }

@@ -26,7 +26,7 @@ inline int64_t AdaLoraPasses(const AdaLoraSpec& spec) {
   return spec.orth_reg_weight > 0 ? 2 : 0;
 }
 
-/// Numbers in f32 that scoring a factor wants at most.
+/// Numbers in f32 that work on a factor, after the passes of a step, wants at most.
 int64_t AdaLoraWorkspace(const ModelSpec& model);
 
 }  // namespace weft

@@ -29,8 +29,19 @@ Status JointAdapters::OnTraining(const TrainingParts& parts) {
       trained_[static_cast<size_t>(parameters[part.index].row_part)].parts.push_back(part);
     }
   }
-  WEFT_ASSIGN_OR_RETURN(norms_, ReadbackOf<NormSums>::New(*parts.context, adapters_.size()));
+  if (parameters.gradients()) all_gradients_ = parameters.gradients().As<float>();
+  // What an optimizer updates is in one place.
+  Context state = parts.ContextOf(parts.updated.front());
+  WEFT_ASSIGN_OR_RETURN(norms_, ReadbackOf<NormSums>::New(state, adapters_.size()));
   return OkStatus();
+}
+
+TensorView JointAdapters::GradientOf(const ParameterPart& part) const {
+  TensorView gradient = part.gradient;
+  if (all_gradients_ == nullptr) return gradient;
+  gradient.data =
+      parts_.parameters->gradients().As<float>() + (part.gradient.As<float>() - all_gradients_);
+  return gradient;
 }
 
 Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
@@ -38,7 +49,7 @@ Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
   for (size_t k = 0; k < trained_.size(); ++k) {
     std::vector<kernels::NormTensor> tensors;
     for (const ParameterPart& part : trained_[k].parts) {
-      if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(part.gradient));
+      if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(GradientOf(part)));
     }
     WEFT_RETURN_IF_ERROR(engine::Measure(state, tensors, norms_.device() + k));
   }
@@ -77,7 +88,7 @@ Status JointAdapters::BeforeUpdate(Context& state, const PendingUpdate& update) 
     const double factor = share * (most > 0 && norm > most ? most / (norm + 1e-6) : 1);
     for (const ParameterPart& part : trained_[k].parts) {
       WEFT_RETURN_IF_ERROR(
-          kernels::Scale(state.stream, {part.gradient, static_cast<float>(factor)}));
+          kernels::Scale(state.stream, {GradientOf(part), static_cast<float>(factor)}));
     }
   }
   return OkStatus();

@@ -40,6 +40,9 @@ class JointAdapters {
     double gradient_norm = 0;
   };
 
+  /// Where the gradient of a part is now: late updates exchange the memory of all
+  /// (ParameterSet::MoveGradients).
+  TensorView GradientOf(const ParameterPart& part) const;
   /// Measures the gradients of all adapters, of all ranks, with the loss scale.
   Result<std::vector<NormSums>> Measure(Context& state);
   void ReportLosses(const JointLosses& losses, std::string_view metric,
@@ -48,7 +51,8 @@ class JointAdapters {
   std::vector<AdapterSpec> adapters_;
   std::vector<Adapter> trained_;
   TrainingParts parts_;
-  ReadbackOf<NormSums> norms_;
+  const float* all_gradients_ = nullptr;  ///< ParameterSet::gradients before the first step.
+  ReadbackOf<NormSums> norms_;            ///< Where parameters are updated.
 };
 
 }  // namespace weft::engine

@@ -118,9 +118,9 @@ class Factor {
 
   /// Its value in f32.
   Result<Tensor> Value(Context& context) const {
-    WEFT_ASSIGN_OR_RETURN(Tensor a, InF32(context, parameters_->value(index_)));
+    WEFT_ASSIGN_OR_RETURN(Tensor a, InF32(context, parameters_->operand(index_)));
     if (!factored_) return a;
-    WEFT_ASSIGN_OR_RETURN(const Tensor b, InF32(context, parameters_->value(index_ + 1)));
+    WEFT_ASSIGN_OR_RETURN(const Tensor b, InF32(context, parameters_->operand(index_ + 1)));
     WEFT_ASSIGN_OR_RETURN(const Operand operand, Operand::Of(context, b));
     WEFT_ASSIGN_OR_RETURN(Tensor product, NewMatrix(context, a.shape()[0], b.shape()[1]));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
@@ -140,7 +140,7 @@ class Factor {
                                                  .keep = to.accumulate ? 1.0f : 0.0f});
     }
     if (da) {
-      WEFT_ASSIGN_OR_RETURN(const Tensor b, InF32(context, parameters_->value(index_ + 1)));
+      WEFT_ASSIGN_OR_RETURN(const Tensor b, InF32(context, parameters_->operand(index_ + 1)));
       WEFT_ASSIGN_OR_RETURN(const Operand operand, Operand::Of(context, b));
       WEFT_RETURN_IF_ERROR(kernels::LinearForward(
           context.stream,
@@ -148,7 +148,7 @@ class Factor {
     }
     const TensorView db = to.dtensors[first + 1];
     if (!db) return OkStatus();
-    WEFT_ASSIGN_OR_RETURN(const Tensor a, InF32(context, parameters_->value(index_)));
+    WEFT_ASSIGN_OR_RETURN(const Tensor a, InF32(context, parameters_->operand(index_)));
     return kernels::LinearBackwardWeight(
         context.stream, {.x = gradient, .dy = a, .dweight = db, .accumulate = to.accumulate});
   }
@@ -307,7 +307,7 @@ class Oft : public MergedWeight {
  private:
   /// Those of this many columns, which are here.
   TensorView OwnBlocks(int64_t columns) const {
-    return Piece(parameters_->value(index_), 0, first_block_, columns / size_);
+    return Piece(parameters_->operand(index_), 0, first_block_, columns / size_);
   }
 
   const ParameterSet* parameters_;
@@ -329,8 +329,8 @@ class Vera : public MergedWeight {
     const int64_t out = b.shape()[0], rank = b.shape()[1];
     WEFT_ASSIGN_OR_RETURN(const Tensor scales, NewMatrix(context, out, rank));
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
-        context.stream, {.x = As(parameters_->value(first_ + 1), 1, rank),
-                         .dy = As(parameters_->value(first_), 1, out),
+        context.stream, {.x = As(parameters_->operand(first_ + 1), 1, rank),
+                         .dy = As(parameters_->operand(first_), 1, out),
                          .dweight = scales,
                          .accumulate = false}));
     WEFT_RETURN_IF_ERROR(kernels::Hadamard(context.stream, {.a = b, .b = scales, .y = b}));
@@ -342,7 +342,7 @@ class Vera : public MergedWeight {
   // columns with the factors b.
   Status Gradients(Context& context, const TensorView& weight, const Tensor& gradient,
                    const WeightGradientTarget& to) const override {
-    const int64_t out = weight.shape[0], rank = parameters_->value(first_ + 1).shape[0];
+    const int64_t out = weight.shape[0], rank = parameters_->operand(first_ + 1).shape[0];
     WEFT_ASSIGN_OR_RETURN(const Tensor sums, NewMatrix(context, out, rank));
     {
       WEFT_ASSIGN_OR_RETURN(const Operand a, OperandA(context, weight.shape[1]));
@@ -353,7 +353,7 @@ class Vera : public MergedWeight {
     }
     if (const TensorView& db = to.dtensors[0]; db) {
       WEFT_ASSIGN_OR_RETURN(const Operand d,
-                            Operand::Of(context, As(parameters_->value(first_ + 1), 1, rank)));
+                            Operand::Of(context, As(parameters_->operand(first_ + 1), 1, rank)));
       WEFT_RETURN_IF_ERROR(kernels::LinearForward(
           context.stream,
           {.x = sums, .weight = d.get(), .y = As(db, out, 1), .accumulate = to.accumulate}));
@@ -362,7 +362,7 @@ class Vera : public MergedWeight {
     if (!dd) return OkStatus();
     return kernels::LinearBackwardWeight(context.stream,
                                          {.x = sums,
-                                          .dy = As(parameters_->value(first_), out, 1),
+                                          .dy = As(parameters_->operand(first_), out, 1),
                                           .dweight = As(dd, 1, rank),
                                           .accumulate = to.accumulate});
   }
@@ -370,12 +370,12 @@ class Vera : public MergedWeight {
  private:
   /// As many columns of A as the part here has: the first ones, of a whole weight.
   Result<Operand> OperandA(Context& context, int64_t in) const {
-    WEFT_ASSIGN_OR_RETURN(const Tensor own, Own(context, parameters_->value(a_), 1, in));
+    WEFT_ASSIGN_OR_RETURN(const Tensor own, Own(context, parameters_->operand(a_), 1, in));
     return Operand::Of(context, own, own);
   }
   /// The same of the rows of B.
   Result<Tensor> FactorB(Context& context, int64_t out) const {
-    return Own(context, parameters_->value(b_), 0, out);
+    return Own(context, parameters_->operand(b_), 0, out);
   }
   /// In f32, of a shared factor what goes with the part of the weight along one of its axes.
   Result<Tensor> Own(Context& context, const TensorView& factor, int axis, int64_t count) const {

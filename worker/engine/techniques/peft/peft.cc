@@ -106,6 +106,10 @@ class Peft : public Technique {
     return OkStatus();
   }
   bool ReadsUpdatedParameters() const override { return ranks_.has_value(); }
+  bool NeedsWholeUpdates() const override {
+    const PeftSpec& spec = model_.peft;
+    return ranks_ || MergesWeights(spec) || spec.use_dora || !spec.trainable_token_indices.empty();
+  }
   Status OnUpdated(int64_t) override { return ranks_ ? ranks_->OnUpdated() : OkStatus(); }
   Status OnStepEnd(const FinishedStep& step) override {
     if (joint_) joint_->OnStepEnd(step);

@@ -129,7 +129,17 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return MethodOf(job) + " with trained positions (model.peft.modules_to_save)";
          },
-     .of_folder = true}};
+     .of_folder = true},
+    {.name = "prefixes that a network makes, in a pipeline",
+     .setting = "model.peft.prefix_projection with resources.pipeline_parallel 2 or more",
+     .asked =
+         [](const JobSpec& job) {
+           return job.model.peft.prefix_projection && kPipelineParallel.asked(job);
+         },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft.prefix_projection with " + kPipelineParallel.shown(job);
+         }}};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -144,13 +154,14 @@ const Feature& kDecomposes = kSettings[10];
 const Feature& kImportsAdapter = kSettings[11];
 const Feature& kSavesModules = kSettings[12];
 const Feature& kVirtualPositions = kSettings[13];
+const Feature& kPrefixOfStages = kSettings[14];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kNoBlocks, "there are no layers to adapt", "model.layers 1 or more"},
       {&kPeft, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
       {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
-      {&kPeft, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
+      {&kPeft, &kParametersInFile, kNotYet, "resources.offload_parameters host"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
        "resources.offload_optimizer host without device_updated_units"},
       {&kPeft, &OverParameterizationTechniqueCost().feature(),
@@ -168,11 +179,17 @@ std::vector<Refusal> Rows() {
     if (technique->precision() == nullptr) continue;
     rows.push_back({&kPeft, &technique->feature(), kNotYet, "train.precision bf16"});
   }
-  rows.push_back({&kMakesWeights, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
+  rows.push_back(
+      {&kMakesWeights, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
-  rows.push_back({&kProjectsPrefix, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"});
+  rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
+                  "stages add up their gradients of what all attentions share",
+                  "data parallelism alone"});
+  rows.push_back({&kProjectsPrefix, &kOffloadParameters,
+                  "all blocks compute with what comes with the embeddings",
+                  "resources.offload_parameters none"});
   const Refusal of_virtual_tokens[] = {
       {&kVirtualTokens, &kContextParallel, "each rank has a part of the tokens of a sequence",
        "resources.context_parallel 1"},
@@ -205,6 +222,8 @@ std::vector<Refusal> Rows() {
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
       {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
       {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
+      {&kAdaLora, &kDelayedUpdate, "ranks are chosen once an update has been made",
+       "resources.delayed_update false"},
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   const Refusal of_joint_adapters[] = {
@@ -217,7 +236,6 @@ std::vector<Refusal> Rows() {
        "leave model.peft.modules_to_save out"},
       {&kJointAdapters, &kTokenAdapters, kNotYet,
        "adapters of linear layers alone, without trainable_token_indices"},
-      {&kJointAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
       {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
       {&kJointAdapters, &kBatchWarmup, kNotYet, "train.batch_warmup_steps 0"},
       {&kJointAdapters, &kMeshDeterminism, kNotYet, kOneOfTwo},
@@ -230,7 +248,7 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
   rows.push_back(
-      {&kTokenAdapters, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
+      {&kTokenAdapters, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
   return rows;
 }
 
@@ -329,12 +347,14 @@ class PeftCost : public TechniqueCost {
   }
 
   // When weights are packed after an update: the merged weight of a layer, and what an adapter adds
-  // to it, on the way to that twice.
+  // to it, on the way to that twice. AdaLoRA works where parameters are updated.
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
-    constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
-    if (IsAdaLora(model.peft)) return kF32 * AdaLoraWorkspace(model);
-    return MergesWeights(model.peft) ? 3 * kF32 * LargestMerged(model) : 0;
+    if (MergesWeights(model.peft)) return 3 * kF32 * LargestMerged(model);
+    return inputs.offload_optimizer ? 0 : WorkspaceOfRanks(model);
+  }
+  int64_t HostWorkspaceBytes(const MemoryInputs& inputs) const override {
+    return WorkspaceOfRanks(inputs.shape.spec);
   }
 
   std::vector<JobSpec> JointJobs(const JobSpec& job) const override {
@@ -347,6 +367,13 @@ class PeftCost : public TechniqueCost {
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
     const bool scored = IsAdaLora(job.model.peft) && parameter.adapter != AdapterSide::kNone;
     return scored ? 8 * parameter.Elements() : 0;
+  }
+
+ private:
+  static constexpr int64_t kF32 = 4;
+
+  static int64_t WorkspaceOfRanks(const ModelSpec& model) {
+    return IsAdaLora(model.peft) ? kF32 * AdaLoraWorkspace(model) : 0;
   }
 };
 

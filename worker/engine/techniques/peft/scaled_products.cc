@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "kernels/activation/activation.h"
@@ -12,6 +13,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -30,6 +32,17 @@ Status AddOrSet(Context& context, const TensorView& gradient, const TensorView& 
                 bool accumulate) {
   return kernels::AddScaled(context.stream,
                             {.x = gradient, .y = to, .keep = accumulate ? 1.0f : 0.0f});
+}
+
+/// What comes up of an offloaded value.
+Result<Tensor> BroughtUp(Context& context, const TensorView& value) {
+  WEFT_ASSIGN_OR_RETURN(Tensor copy,
+                        Tensor::New(context, Component::kWorkspace, value.dtype, value.shape));
+  TransferQueue& up = context.host->up();
+  WEFT_RETURN_IF_ERROR(up.Follow(context.stream));
+  up.Copy(copy.view(), value);
+  WEFT_RETURN_IF_ERROR(up.Precede(context.stream));
+  return copy;
 }
 
 Result<Tensor> NewZeros(Context& context, int64_t count) {
@@ -53,6 +66,7 @@ class ScaledResults::RowLengths : public DerivedCopies {
   /// The rows have changed: measures them now or, where values are brought, once they have come.
   Status Renew(Context& context) {
     measured_ = false;
+    WEFT_RETURN_IF_ERROR(BringFactors(context));
     const ParameterSet& parameters = *products_->parameters_;
     const bool brought = parameters.values_sharded() ||
                          parameters[products_->outputs_.front().weight].quantized_words > 0;
@@ -75,6 +89,7 @@ class ScaledResults::RowLengths : public DerivedCopies {
       if (output.vector >= 0) WEFT_RETURN_IF_ERROR(Measure(context, output));
     }
     measured_ = true;
+    factors_.clear();
     return OkStatus();
   }
   bool read_values() const override { return false; }
@@ -82,6 +97,15 @@ class ScaledResults::RowLengths : public DerivedCopies {
   void Drop() override {}
 
  private:
+  /// Those of an offloaded optimizer come when they have changed: where rows are measured later, a
+  /// late update may change them again.
+  Status BringFactors(Context& context);
+  /// A or B.
+  TensorView FactorOf(int64_t index) const {
+    const auto brought = factors_.find(index);
+    return brought != factors_.end() ? brought->second.view()
+                                     : products_->parameters_->value(index);
+  }
   Status Measure(Context& context, const Output& output) const;
   /// Makes them those of whole rows, whose other columns other ranks have.
   Status AddColumnsOfOthers(Context& context, const TensorView& inverse) const;
@@ -89,6 +113,7 @@ class ScaledResults::RowLengths : public DerivedCopies {
   const ScaledResults* products_;
   Collective* share_inputs_;
   Tensor inverse_;
+  std::map<int64_t, Tensor> factors_;  ///< See BringFactors, until they are measured; by index.
   bool measured_ = false;
 };
 
@@ -127,6 +152,18 @@ Status ScaledResults::Pack(Context& context, Repack what) {
   return normalizes_ ? lengths_->Renew(context) : OkStatus();
 }
 
+Status ScaledResults::RowLengths::BringFactors(Context& context) {
+  const ParameterSet& parameters = *products_->parameters_;
+  factors_.clear();
+  for (const Output& output : products_->outputs_) {
+    for (int64_t index = output.vector - 2; output.vector >= 0 && index < output.vector; ++index) {
+      if (!parameters.on_host(index) || parameters.values_sharded()) continue;
+      WEFT_ASSIGN_OR_RETURN(factors_[index], BroughtUp(context, parameters.value(index)));
+    }
+  }
+  return OkStatus();
+}
+
 // Some rows at a time: a copy of a large weight would not be small.
 Status ScaledResults::RowLengths::Measure(Context& context, const Output& output) const {
   constexpr int64_t kNumbersAtOnce = 1 << 20;
@@ -135,8 +172,7 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
   const int64_t in = products_->in_;
   const int64_t most = std::clamp<int64_t>(kNumbersAtOnce / in, 1, output.columns);
   const TensorView weight = parameters.value(output.weight);
-  const TensorView a = parameters.value(output.vector - 2);
-  const TensorView b = parameters.value(output.vector - 1);
+  const TensorView a = FactorOf(output.vector - 2), b = FactorOf(output.vector - 1);
   WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(stream.device, a.shape[0],
                                                                      a.shape[1], DType::kF32));
   WEFT_RETURN_IF_ERROR(operand->Pack(stream, a));

@@ -128,14 +128,23 @@ class TableFactors : public TokenGraft {
   PackedParameter b_;
 };
 
-/// Copies the trained rows between a parameter and the table, either way.
+/// Copies the trained rows between a parameter, or what the device has of it, and the table, either
+/// way.
 Status CopyTrainedRows(const ParameterSet& parameters, int64_t table, const TrainedTableRows& rows,
                        bool to_table) {
+  const Stream& stream = parameters.stream();
+  const TensorView trained =
+      to_table ? parameters.operand(rows.parameter) : parameters.value(rows.parameter);
   for (const TrainedTableRows::Run& run : rows.runs) {
     const TensorView in_table = RowsOf(parameters.value(table), run.first, run.count);
-    const TensorView own = RowsOf(parameters.value(rows.parameter), run.row, run.count);
-    WEFT_RETURN_IF_ERROR(
-        CopyRows(parameters.stream(), to_table ? own : in_table, to_table ? in_table : own));
+    const TensorView own = RowsOf(trained, run.row, run.count);
+    if (to_table) {
+      WEFT_RETURN_IF_ERROR(CopyRows(stream, own, in_table));
+    } else if (own.device.type == DeviceType::kCpu) {  // of an offloaded optimizer, too
+      WEFT_RETURN_IF_ERROR(Download(stream, in_table, own.data));
+    } else {
+      WEFT_RETURN_IF_ERROR(CopyRows(stream, in_table, own));
+    }
   }
   return OkStatus();
 }

@@ -67,6 +67,8 @@ Shard KeysAndValues(const TensorParallel* ranks, int64_t kv_width, int64_t head_
   return shard;
 }
 
+const char kPromptEncoder[] = "prompt_encoder.";
+
 class TrainedRows : public VirtualTokens {
  public:
   explicit TrainedRows(Table table) : table_(std::move(table)) {}
@@ -173,26 +175,19 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   const PeftSpec& spec = model.peft;
   if (!HasVirtualTokens(spec)) return;
   const bool prefix = spec.method == "prefix";
+  if (spec.prefix_projection && encoder_ == nullptr) PutEncoder(model, site);
   ParameterSet* const parameters = site.parameters;
   const DType compute = site.products->compute;
   const int64_t first = parameters->size(), count = spec.num_virtual_tokens;
   const int64_t inner = EncoderWidth(model), kv = KvWidth(model);
-  const std::string encoder = "prompt_encoder.";
   if (!site.sub_layer) {
     if (spec.method == "prompt") {
       grafts.SetVirtualTokens(
           std::make_unique<TrainedRows>(Table(parameters, "prompt_embeddings", count, site.width,
                                               ParameterRole::kPositionEmbedding, compute)));
     } else if (!prefix) {
-      grafts.SetVirtualTokens(
-          std::make_unique<EncodedRows>(parameters, encoder, count, site.width, inner, compute));
-    } else if (spec.prefix_projection) {
-      encoder_ = std::make_shared<PrefixEncoder>(parameters, encoder, count, kv, inner, compute);
-      // Each tensor-parallel rank makes keys and values of its heads of it.
-      for (int64_t i = first; i < parameters->size(); ++i) {
-        parameters->SetPartialGradient(i);
-        parameters->SetOfAllBlocks(i);
-      }
+      grafts.SetVirtualTokens(std::make_unique<EncodedRows>(parameters, kPromptEncoder, count,
+                                                            site.width, inner, compute));
     }
   } else if (prefix && *site.sub_layer == SubLayer::kAttention) {
     const std::string name = site.name + ".prefix";
@@ -214,10 +209,29 @@ void VirtualTokenSites::Put(const ModelSpec& model, const GraftSite& site, Graft
   }
 }
 
+// Each tensor-parallel rank makes keys and values of its heads of it.
+void VirtualTokenSites::PutEncoder(const ModelSpec& model, const GraftSite& site) {
+  ParameterSet* const parameters = site.parameters;
+  const int64_t first = parameters->size();
+  encoder_ =
+      std::make_shared<PrefixEncoder>(parameters, kPromptEncoder, model.peft.num_virtual_tokens,
+                                      KvWidth(model), EncoderWidth(model), site.products->compute);
+  on_first_stage_ = !site.sub_layer;
+  for (int64_t i = first; i < parameters->size(); ++i) {
+    parameters->SetPartialGradient(i);
+    parameters->SetOfAllBlocks(i);
+    parameters->SetGrafted(i, (*parameters)[i].role);
+    registered_.push_back(i);
+  }
+}
+
 void VirtualTokenSites::SetStarts(ParameterSet& parameters) const {
   int64_t in = 0;  // of the layer whose bias comes next
   for (const int64_t index : registered_) {
     const Parameter& parameter = parameters[index];
+    if (parameter.of_all_blocks && parameters.of_stage()) {
+      parameters.SetSharedByStages(index, on_first_stage_);
+    }
     if (parameter.read_directly) {
       parameters.SetStart(index, {.deviation = 1});
       continue;

@@ -22,11 +22,16 @@ class VirtualTokenSites {
  public:
   void Put(const ModelSpec& model, const GraftSite& site, Grafts& grafts);
 
-  /// How what Put has registered starts: tables normal, layers uniform, as those of PyTorch.
+  /// How what Put has registered starts: tables normal, layers uniform, as those of PyTorch; and
+  /// that each stage of a pipeline has what all attentions share.
   void SetStarts(ParameterSet& parameters) const;
 
  private:
+  /// At the first site of this rank: the embedding, or a sub-layer of a later stage.
+  void PutEncoder(const ModelSpec& model, const GraftSite& site);
+
   std::shared_ptr<VirtualTokens> encoder_;  ///< Of a prefix, for all attentions; or none.
+  bool on_first_stage_ = false;             ///< Then: this rank has the first stage.
   std::vector<int64_t> registered_;
 };
 

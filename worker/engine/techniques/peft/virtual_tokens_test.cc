@@ -304,46 +304,50 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
   const struct {
     const char* name;
     void (*change)(Plan& plan);
-    bool (*refused)(const PeftSpec& spec);
   } ways[] = {
-      {"data", [](Plan& plan) { plan.mesh.data = 2; }, [](const PeftSpec&) { return false; }},
+      {"data", [](Plan& plan) { plan.mesh.data = 2; }},
       {"data, sharded updates",
        [](Plan& plan) {
          plan.mesh.data = 2;
          plan.zero_stage = 1;
-       },
-       [](const PeftSpec&) { return false; }},
+       }},
       {"data, sharded gradients",
        [](Plan& plan) {
          plan.mesh.data = 2;
          plan.zero_stage = 2;
-       },
-       [](const PeftSpec&) { return false; }},
+       }},
       {"data, sharded parameters",
        [](Plan& plan) {
          plan.mesh.data = 2;
          plan.zero_stage = 3;
-       },
-       [](const PeftSpec&) { return false; }},
+       }},
       {"data, sharded parameters, tensor",
        [](Plan& plan) {
          plan.mesh.data = plan.mesh.tensor = 2;
          plan.zero_stage = 3;
-       },
-       [](const PeftSpec&) { return false; }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }, [](const PeftSpec&) { return false; }},
+       }},
+      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
       {"tensor, sequence parallel",
        [](Plan& plan) {
          plan.mesh.tensor = 2;
          plan.sequence_parallel = true;
-       },
-       [](const PeftSpec&) { return false; }},
+       }},
       {"pipeline",
        [](Plan& plan) {
          plan.mesh.pipeline = 2;
          plan.stage_blocks = {1, 1};
-       },
-       [](const PeftSpec& spec) { return spec.prefix_projection; }},
+       }},
+      {"pipeline, data, sharded updates",
+       [](Plan& plan) {
+         plan.mesh.data = plan.mesh.pipeline = 2;
+         plan.stage_blocks = {1, 1};
+         plan.zero_stage = 1;
+       }},
+      {"pipeline, tensor",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.pipeline = 2;
+         plan.stage_blocks = {1, 1};
+       }},
   };
   for (const Method& method : Methods()) {
     for (const char* family : {"gpt2", "llama"}) {
@@ -354,7 +358,6 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
       c.plan.bucket_bytes = 4000;
       const MeshOutcome whole = TrainOnMesh(c).front();
       for (const auto& way : ways) {
-        if (way.refused(c.job.model.peft)) continue;
         SCOPED_TRACE(std::string(method.name) + ", " + family + ", " + way.name);
         MeshCase meshes = c;
         way.change(meshes.plan);
@@ -433,8 +436,11 @@ TEST(VirtualTokensTest, NamesWhatDoesNotFit) {
       HasSubstr("model.peft.method prompt with trained positions (model.peft.modules_to_save) "
                 "does not go with resources.sequence_parallel"));
   EXPECT_THAT(
-      refusal(methods[3], [](JobSpec& job) { job.resources.pipeline_parallel = 2; }),
-      HasSubstr("model.peft.prefix_projection does not go with resources.pipeline_parallel 2"));
+      refusal(methods[3],
+              [](JobSpec& job) {
+                job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+              }),
+      HasSubstr("model.peft.prefix_projection does not go with resources.offload_parameters host"));
 }
 
 }  // namespace

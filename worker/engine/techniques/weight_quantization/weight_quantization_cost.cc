@@ -53,7 +53,7 @@ std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kWeightQuantization, &kTensorParallel2d, "a row of a part of a weight would cut blocks",
        "resources.tensor_rows 1"},
-      {&kWeightQuantization, &kOffloadParameters, kNotYet, "resources.offload_parameters none"},
+      {&kWeightQuantization, &kParametersInFile, kNotYet, "resources.offload_parameters host"},
       {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
        "resources.recompute block or auto, recompute_segment 1"},
