@@ -357,6 +357,12 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.modules_to_save = {"wpe"};
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
+      {FeatureOf("peft", 14), [](JobSpec& job) { job.model.peft.method = "loha"; }},
+      {FeatureOf("peft", 15),
+       [](JobSpec& job) {
+         Lora(job).use_dora = true;
+         job.model.peft.dropout = 0.1;
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -129,8 +129,8 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
-  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
+  ProductsFactory* block_products_ = nullptr;  ///< Of the last of them that has one.
+  const ColumnMask* stream_mask_ = nullptr;    ///< Of one of them.
   const AddedLogits* added_logits_ = nullptr;  ///< Likewise.
   LayersOfPass layers_of_pass_;                ///< Likewise.
 };

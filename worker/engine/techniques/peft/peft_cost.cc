@@ -129,7 +129,18 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return MethodOf(job) + " with trained positions (model.peft.modules_to_save)";
          },
-     .of_folder = true}};
+     .of_folder = true},
+    {.name = "adapters that are merged into their weights",
+     .setting = "model.peft.method loha, lokr, oft or vera",
+     .asked = [](const JobSpec& job) { return MergesWeights(job.model.peft); },
+     .shown = MethodOf},
+    {.name = "DoRA with dropped inputs",
+     .setting = "model.peft.use_dora with model.peft.dropout",
+     .asked =
+         [](const JobSpec& job) { return job.model.peft.use_dora && job.model.peft.dropout > 0; },
+     .shown =
+         [](const JobSpec&) { return std::string("model.peft.use_dora with model.peft.dropout"); }},
+};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -144,6 +155,8 @@ const Feature& kDecomposes = kSettings[10];
 const Feature& kImportsAdapter = kSettings[11];
 const Feature& kSavesModules = kSettings[12];
 const Feature& kVirtualPositions = kSettings[13];
+const Feature& kMerges = kSettings[14];
+const Feature& kDroppedDora = kSettings[15];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -164,10 +177,14 @@ std::vector<Refusal> Rows() {
        "leave model.freeze out, and name what is trained besides in model.peft.modules_to_save"},
   };
   // Formats of products that are techniques themselves.
-  for (const TechniqueCost* technique : TechniqueCosts()) {
-    if (technique->precision() == nullptr) continue;
-    rows.push_back({&kPeft, &technique->feature(), kNotYet, "train.precision bf16"});
-  }
+  const auto add_formats = [&](const Feature& feature, std::string_view hint) {
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      if (technique->precision() == nullptr) continue;
+      rows.push_back({&feature, &technique->feature(), kNotYet, hint});
+    }
+  };
+  add_formats(kMerges, "model.peft.method lora, or train.precision bf16");
+  add_formats(kDroppedDora, "model.peft.dropout 0, or train.precision bf16");
   rows.push_back({&kMakesWeights, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
