@@ -213,7 +213,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.backward_gemm_seconds += second->share * own.backward_gemm_seconds;
     cost.memory_bytes += second->share * own.memory_bytes;
   }
-  if (const std::optional<ModelShape> added = AddedNetworkShape(train)) {
+  if (std::optional<ModelShape> added = AddedNetworkShape(train)) {
+    // Of the logits a rank computes its part.
+    const int64_t columns = shape.TensorColumns();
+    added->spec.vocab_size = (added->spec.vocab_size + columns - 1) / columns;
     const PassCost whole = CostOfPass(*added, micro_batch, sequence_length, precision, 0, 0, rates,
                                       threads, /*context_ranks=*/1);
     cost.gemm_seconds += whole.gemm_seconds - whole.backward_gemm_seconds;

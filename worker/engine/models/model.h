@@ -70,6 +70,10 @@ struct ModelOptions {
 
   /// The network whose logits a technique adds to those of the model, or none; outlives the model.
   const LogitsSource* logits_source = nullptr;
+
+  /// Of a language model that is such a network: the successive tokens of the vocabulary whose
+  /// logits AddLogits adds, where tensor-parallel ranks add those of others; none: all.
+  std::optional<Shard::Range> logits_part = std::nullopt;
 };
 
 /// What the options say about the blocks of a model of this many blocks. kInvalid: a schedule that
