@@ -10,6 +10,26 @@
 #include "common/model/technique_cost.h"
 
 namespace weft {
+namespace {
+
+/// Cuts the packed copy of the classifier to the rows that one of `ranks` ranks has.
+void CutClassifier(ModelShape& shape, int64_t ranks) {
+  const ModelSpec& model = shape.spec;
+  const int64_t columns = model.untied_classifier ? model.width : EmbeddingWidth(model);
+  const auto add = [&](int64_t rows, int64_t times) {
+    ParameterInfo matrix;
+    matrix.shape = {rows, columns};
+    matrix.product_rows = rows;
+    const int64_t numbers = times * matrix.Elements();
+    shape.packed += numbers;
+    if (matrix.in_tiles()) shape.packed_in_tiles += numbers;
+    shape.packed_padding.Add(matrix.packed_padding(), times);
+  };
+  add(shape.PaddedClasses(), -1);
+  add((model.vocab_size + ranks - 1) / ranks, 1);
+}
+
+}  // namespace
 
 std::optional<ModelShape> AddedNetworkShape(const TrainSpec& train) {
   const std::optional<AddedNetwork> added = AddedNetworkOf(train);
@@ -29,6 +49,7 @@ AddedNetworkBytes AddedNetworkBytesOf(const MemoryInputs& inputs) {
   own.threads = inputs.threads;
   own.precision = inputs.precision;
   own.products = inputs.products;
+  if (inputs.shape.TensorColumns() > 1) CutClassifier(own.shape, inputs.shape.TensorColumns());
   const ModelShape& shape = own.shape;
   AddedNetworkBytes bytes;
   bytes.packed = PackedBytes(own);

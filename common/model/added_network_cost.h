@@ -10,7 +10,8 @@
 namespace weft {
 
 /// The shape of the network whose logits are added to those of the model (AddedNetworkOf). It is
-/// whole on each rank. None: there is none.
+/// whole on each rank; tensor-parallel ranks compute the logits of their part of the vocabulary.
+/// None: there is none.
 std::optional<ModelShape> AddedNetworkShape(const TrainSpec& train);
 
 /// Bytes of such a network on a rank; all 0 without one.
@@ -23,7 +24,7 @@ struct AddedNetworkBytes {
 
 AddedNetworkBytes AddedNetworkBytesOf(const MemoryInputs& inputs);
 
-/// FLOPs of its forward pass for each token; 0 without one.
+/// FLOPs of its forward pass for each token, once however many ranks repeat it; 0 without one.
 double AddedNetworkFlopsPerToken(const TrainSpec& train, int64_t sequence_length);
 
 }  // namespace weft

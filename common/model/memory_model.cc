@@ -325,7 +325,7 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs) {
     return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + KernelScratch(inputs);
   }
   // Operands in a format are tensors of the arena.
-  return ElementBytes(inputs.precision->products) * DensePacked(inputs) + KernelScratch(inputs);
+  return ElementBytes(inputs.precision->products) * DenseCopies(inputs) + KernelScratch(inputs);
 }
 
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,7 @@ int64_t LayersTraining(const ModelShape& shape, const Which& which) {
 
 /// A matrix product of the blocks, and how often all layers together compute each of its passes.
 struct BlockProduct {
+  bool of_adapter = false;
   int64_t out = 0, in = 0;
   int64_t forward = 0, input = 0, weight = 0;
 };
@@ -100,7 +102,7 @@ bool ReadsTheSame(const ParameterInfo& parameter, const ParameterInfo& before) {
 template <class Which>
 std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which) {
   const ModelSpec& model = shape.spec;
-  std::map<std::pair<int64_t, int64_t>, BlockProduct> products;
+  std::map<std::tuple<bool, int64_t, int64_t>, BlockProduct> products;
   std::vector<ParameterInfo> block;
   const bool alike = !DiffersByBlock(model);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
@@ -114,10 +116,11 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     int64_t out = 0, in = 0;
     bool input = false, trains = false, layer_again = false;
     std::string_view differentiated;  // a weight that is not trained itself
-    const auto add = [&](int64_t rows, int64_t columns, int64_t times, bool differentiates_input,
-                         bool trained, bool again) {
+    const auto add = [&](bool of_adapter, int64_t rows, int64_t columns, int64_t times,
+                         bool differentiates_input, bool trained, bool again) {
       BlockProduct& product =
-          products.try_emplace({rows, columns}, BlockProduct{rows, columns}).first->second;
+          products.try_emplace({of_adapter, rows, columns}, BlockProduct{of_adapter, rows, columns})
+              .first->second;
       product.forward += (again && backward && trained ? 2 : 1) * times;
       if (differentiates_input) product.input += times;
       if (trained) product.weight += times;
@@ -137,19 +140,19 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
         if (parameter.frozen || parameter.adapter_of == differentiated) continue;
         differentiated = parameter.adapter_of;
         const ParameterInfo& weight = WeightOf(block, parameter);
-        add(weight.shape[0], weight.shape[1], 0, false, false, false);
-        ++products.at({weight.shape[0], weight.shape[1]}).weight;
+        add(false, weight.shape[0], weight.shape[1], 0, false, false, false);
+        ++products.at({false, weight.shape[0], weight.shape[1]}).weight;
         continue;
       }
       if (!parameter.matrix()) continue;
       if (!parameter.in_place_of.empty()) {
-        add(parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
+        add(false, parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
             reached, !parameter.frozen, parameter.multiplied_again);
         continue;
       }
       if (parameter.adapter != AdapterSide::kNone) {
         // What the second of two factors reads has a gradient, whatever the first one reads.
-        add(parameter.shape[0], parameter.shape[1], 1,
+        add(true, parameter.shape[0], parameter.shape[1], 1,
             parameter.adapter == AdapterSide::kOutput ? backward : reached, !parameter.frozen,
             parameter.multiplied_again);
         continue;
@@ -161,8 +164,8 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       layer_again = layer_again || parameter.multiplied_again;
     }
     if (out == 0) continue;
-    add(out, in, 1, input, trains, false);
-    if (layer_again && backward) ++products.at({out, in}).forward;
+    add(false, out, in, 1, input, trains, false);
+    if (layer_again && backward) ++products.at({false, out, in}).forward;
   }
   std::vector<BlockProduct> list;
   for (const auto& [size, product] : products) list.push_back(product);
@@ -256,10 +259,14 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   std::vector<Gemm> gemms;
   // y [rows, out] = x [rows, in] Wᵀ and the two gradients of it, each this many times.
   auto add = [&](ParameterRole role, int64_t rows, int64_t in, int64_t out, int64_t forward,
-                 int64_t input, int64_t weight) {
-    gemms.push_back({role, GemmPass::kForward, rows, out, in, forward});
-    if (input > 0) gemms.push_back({role, GemmPass::kInputGradient, rows, in, out, input});
-    if (weight > 0) gemms.push_back({role, GemmPass::kWeightGradient, out, in, rows, weight});
+                 int64_t input, int64_t weight, bool of_adapter = false) {
+    gemms.push_back({role, GemmPass::kForward, rows, out, in, forward, of_adapter});
+    if (input > 0) {
+      gemms.push_back({role, GemmPass::kInputGradient, rows, in, out, input, of_adapter});
+    }
+    if (weight > 0) {
+      gemms.push_back({role, GemmPass::kWeightGradient, out, in, rows, weight, of_adapter});
+    }
   };
   const int64_t c = model.width, f = MlpWidth(model), e = EmbeddingWidth(model);
   const int64_t backward = model.layers - shape.first_trained_layer;
@@ -267,7 +274,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
                            int64_t without_input = 0) {
     if (shape.replaces_weights || shape.has_adapters) {
       for (const BlockProduct& of : ProductsOfBlocks(shape, which)) {
-        add(role, tokens, of.in, of.out, of.forward, of.input, of.weight);
+        add(role, tokens, of.in, of.out, of.forward, of.input, of.weight, of.of_adapter);
       }
       return;
     }

@@ -39,6 +39,7 @@ struct Gemm {
   int64_t n = 0;
   int64_t k = 0;
   int64_t count = 0;
+  bool of_adapter = false;  ///< Of what a layer has besides its weight.
 
   double Flops() const {
     return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) *

@@ -171,6 +171,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (is_trained) {
       uses.trained += met;
       AddTrained(parameter, trained_products);
+      if (parameter.block_matrix()) trains_block_weights = true;
     }
     const int64_t here = members(spec.experts / expert_ranks);
     const int64_t elements = here * parameter.Elements();
@@ -202,6 +203,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (!is_quantized && (parameter.packed() || (parameter.matrix() && classifies))) {
       packed += in_memory;
       if (parameter.in_tiles()) packed_in_tiles += in_memory;
+      if (parameter.adapter != AdapterSide::kNone) packed_adapters += in_memory;
       packed_padding.Add(parameter.packed_padding(), here);
     }
     if (!parameter.in_place_of.empty()) replaces_weights = true;

@@ -120,6 +120,7 @@ struct ModelShape {
   int64_t packed = 0;            ///< Numbers of the matrices that are packed for products ...
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
   PackedPadding packed_padding;  ///< Of their packed copies.
+  int64_t packed_adapters = 0;   ///< Those of them that layers have besides their weights.
   FrozenNumbers frozen;
   int64_t quantized = 0;  ///< Numbers of weights that are quantised: stored has their
                           ///< words (ParameterInfo::quantized_words), as if of f32.
@@ -130,6 +131,7 @@ struct ModelShape {
   int64_t largest_source = 0;     ///< ... and of the largest source.
   bool replaces_weights = false;  ///< Some layer of a block has tensors in place of its weight, ...
   bool has_adapters = false;      ///< ... or besides it, or a graft has tensors.
+  bool trains_block_weights = false;  ///< A weight of a product in blocks is trained itself.
 
   ParameterUses body;  ///< By every token.
   ParameterUses head;  ///< By the rows that the head computes, see HeadRows.

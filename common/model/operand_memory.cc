@@ -172,15 +172,8 @@ bool KeepsFrozen(const MemoryInputs& inputs) {
          TechniquesFreeze(inputs.shape.spec);
 }
 
-/// Bytes of `packed` numbers of matrices: those in a format are there by rows and by columns, dense
-/// ones take `dense_bytes` each.
-int64_t PackedInFormat(const MemoryInputs& inputs, int64_t packed, int64_t dense_bytes) {
-  const int64_t dense = DensePacked(inputs);
-  return dense_bytes * dense + 2 * inputs.format()->element_bytes * (packed - dense);
-}
-
-}  // namespace
-
+/// Numbers of the packed matrices of dense products, where products of blocks are in a format: the
+/// classifier's, those of dense blocks, of routers and of adapters.
 int64_t DensePacked(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
   const int64_t columns =
@@ -189,7 +182,32 @@ int64_t DensePacked(const MemoryInputs& inputs) {
   const int64_t blocks = DistinctBlocks(shape.spec);
   const int64_t in_format = inputs.format_blocks.Of(blocks);
   const int64_t routers = shape.spec.experts * shape.spec.width * in_format;
-  return classifier + (shape.packed - classifier) / blocks * (blocks - in_format) + routers;
+  const int64_t adapters = shape.packed_adapters / blocks * in_format;
+  return classifier + (shape.packed - classifier) / blocks * (blocks - in_format) + routers +
+         adapters;
+}
+
+/// Bytes of `packed` numbers of matrices: those in a format are there by rows and by columns, dense
+/// ones take `dense_bytes` each.
+int64_t PackedInFormat(const MemoryInputs& inputs, int64_t packed, int64_t dense_bytes) {
+  const int64_t dense = DensePacked(inputs);
+  return dense_bytes * dense + 2 * inputs.format()->element_bytes * (packed - dense);
+}
+
+/// Whether frozen matrices are stored in the type of products, which a CUDA device reads as they
+/// are.
+bool StoresFrozenAsRead(const MemoryInputs& inputs) {
+  return FrozenMatrixType(inputs.shape.spec, *inputs.precision) == inputs.precision->products;
+}
+
+}  // namespace
+
+int64_t DenseCopies(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const int64_t dense = DensePacked(inputs);
+  if (!StoresFrozenAsRead(inputs)) return dense;
+  // What is frozen and in the format has its copies there.
+  return dense - std::max<int64_t>(shape.only_multiplied - (shape.packed - dense), 0);
 }
 
 int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
@@ -277,8 +295,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
-      const bool frozen_stored =
-          FrozenMatrixType(shape.spec, *inputs.precision) == inputs.precision->products;
+      const bool frozen_stored = StoresFrozenAsRead(inputs);
       if (inputs.offload_optimizer && !shares) {
         const bool there = frozen_stored && KeepsFrozen(inputs);
         return ElementBytes(inputs.precision->products) *
@@ -290,7 +307,9 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
                           (shares && inputs.precision->products == DType::kBF16);
       if (inputs.precision->products == DType::kF32) return 0;
       const int64_t element = ElementBytes(inputs.precision->products);
-      if (inputs.format() != nullptr && !stored) return PackedInFormat(inputs, packed, element);
+      if (inputs.format() != nullptr && !stored) {
+        return PackedInFormat(inputs, packed, 0) + element * DenseCopies(inputs);
+      }
       if (stored) return element * shape.derived;
       return element * (packed - (frozen_stored ? shape.only_multiplied : 0));
     }

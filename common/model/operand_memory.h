@@ -10,9 +10,10 @@ namespace weft {
 /// Bytes of what products in a format keep besides their operands.
 int64_t FormatStateBytes(const MemoryInputs& inputs);
 
-/// Numbers of the packed matrices of dense products, where products of blocks are in a format: the
-/// classifier's, those of dense blocks, and of routers.
-int64_t DensePacked(const MemoryInputs& inputs);
+/// Numbers of the matrices of dense products that a CUDA device has copies of, where products of
+/// blocks are in a format: the classifier's, those of dense blocks, of routers and of adapters, but
+/// none that are stored as products read them.
+int64_t DenseCopies(const MemoryInputs& inputs);
 
 /// Bytes by which a technique that multiplies by the weights of MLPs in a form of its own keeps
 /// more than dense products: of the dense steps or the others, which need more.

@@ -130,6 +130,12 @@ int64_t InFormat(const MemoryInputs& inputs, int64_t bytes) {
   return bytes / ElementOf(inputs) * inputs.format()->element_bytes;
 }
 
+/// Copies by columns of an operand in a format, which gradients of weights read: none where these
+/// are frozen, whatever is trained besides.
+int64_t CopiesByColumns(const MemoryInputs& inputs) {
+  return inputs.shape.trains_block_weights ? 1 : 0;
+}
+
 /// The activation of the expert that has most rows. In a format besides it operands by rows and by
 /// columns of the gradient of what it makes, then in its place those of the gradient before it; and
 /// by columns of what its products read.
@@ -137,8 +143,9 @@ int64_t WorkspaceOfExpert(const MemoryInputs& inputs, const PassSizes& size) {
   if (inputs.format() == nullptr) return size.active;
   const int64_t row =
       InFormat(inputs, std::max(size.row, size.gathered) * RowsOfOneExpert(inputs.shape));
-  const int64_t active = InFormat(inputs, size.active);
-  return size.active + std::max(2 * row + active, 2 * active + row);
+  const int64_t active = InFormat(inputs, size.active), by_columns = CopiesByColumns(inputs);
+  return size.active + std::max((1 + by_columns) * row + by_columns * active,
+                                (1 + by_columns) * active + by_columns * row);
 }
 
 /// What products of both sub-layers want besides what dense ones do, in bytes.
@@ -155,11 +162,16 @@ struct ProductBytes {
  private:
   static ProductNumbers Of(const MemoryInputs& inputs, SubLayer sub_layer,
                            const ProductNumbers& of_job) {
-    const int64_t bytes = inputs.micro_batch * inputs.sequence_length * ElementOf(inputs);
+    const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
+    const int64_t bytes = tokens * ElementOf(inputs);
+    const int64_t code_bytes =
+        inputs.format() == nullptr ? 0 : tokens * inputs.format()->element_bytes;
     const ProductNumbers numbers = WorkspaceOfProducts(inputs.shape.spec, sub_layer);
-    return {
-        bytes * (numbers.forward + of_job.forward), bytes * (numbers.backward + of_job.backward),
-        bytes * (numbers.deferred + of_job.deferred), kF32 * (numbers.weights + of_job.weights)};
+    return {.forward = bytes * (numbers.forward + of_job.forward),
+            .backward = bytes * (numbers.backward + of_job.backward),
+            .deferred = bytes * (numbers.deferred + of_job.deferred),
+            .weights = kF32 * (numbers.weights + of_job.weights),
+            .in_format = code_bytes * (numbers.in_format + of_job.in_format)};
   }
 };
 
@@ -203,21 +215,24 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
   int64_t reading = size.row + std::max(size.qkv + in, size.gathered + size.attended + branch);
   // The gradient of the merged rows is picked apart into that of the tokens and of the prefix.
   if (inputs.prefix_rows > 0) reading = std::max(reading, size.row + 2 * size.qkv);
+  const ProductBytes products(inputs);
   if (inputs.format() != nullptr) {
     // The gradient in the format by rows and by columns; the input by columns is gone when its
     // gradient is made, or comes when that by rows is gone.
-    const int64_t up = size.row + in + size.before + 2 * InFormat(inputs, size.before);
+    const int64_t by_columns = CopiesByColumns(inputs), copies = 1 + by_columns;
+    const int64_t up = size.row + in + size.before + copies * InFormat(inputs, size.before);
     if (model.experts == 0) {
-      mlp_backward =
-          std::max(mlp_backward + 2 * InFormat(inputs, in) + InFormat(inputs, size.inner), up);
+      const int64_t down =
+          copies * InFormat(inputs, in) + by_columns * InFormat(inputs, size.inner);
+      mlp_backward = std::max(mlp_backward + std::max(down, products.mlp.in_format), up);
     }
-    reading = std::max(reading, size.row + in + size.qkv + 2 * InFormat(inputs, size.qkv));
+    reading = std::max(reading + products.attention.in_format,
+                       size.row + in + size.qkv + copies * InFormat(inputs, size.qkv));
   }
   if (inputs.technique_products.copies_gradients) {
     // That of the MLP's result, then that of what its activation reads.
     mlp_backward = std::max(mlp_backward + in, size.row + in + 2 * size.before);
   }
-  const ProductBytes products(inputs);
   const int64_t attention = products.attention.backward + products.attention.weights;
   return {mlp_backward + products.mlp.backward + products.mlp.weights + beside,
           reading + attention + beside, size.row + size.qkv + attending + attention + beside,
@@ -250,7 +265,7 @@ void AddRestored(const MemoryInputs& inputs, const RematPlan& plan, const PassSi
 /// format by columns.
 int64_t DeferredBytesInFormat(const MemoryInputs& inputs) {
   const ProductFormat* format = inputs.format();
-  if (format == nullptr) return 0;
+  if (format == nullptr || !inputs.shape.trains_block_weights) return 0;
   const ModelSpec& model = inputs.shape.spec;
   const int64_t tokens =
       RoundUp(inputs.micro_batch * inputs.sequence_length, format->size_multiple);
@@ -317,7 +332,8 @@ int64_t DeferredMlpWorkspace(const MemoryInputs& inputs, const PassSizes& size,
   if (inputs.format() == nullptr) return bytes + whole;
   // The gradient for what the router reads, or before it that of the last expert by rows.
   const int64_t by_rows = size.active + InFormat(inputs, whole * RowsOfOneExpert(shape));
-  return bytes - InFormat(inputs, whole + size.qkv) + std::max(whole, by_rows);
+  return bytes - CopiesByColumns(inputs) * InFormat(inputs, whole + size.qkv) +
+         std::max(whole, by_rows);
 }
 
 }  // namespace

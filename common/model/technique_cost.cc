@@ -145,6 +145,7 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
     sum.backward += own.backward;
     sum.deferred += own.deferred;
     sum.weights += own.weights;
+    sum.in_format += own.in_format;
   }
   return sum;
 }
@@ -156,6 +157,7 @@ JobWorkspace WorkspaceOf(const JobSpec& job) {
     to.backward += more.backward;
     to.deferred += more.deferred;
     to.weights += more.weights;
+    to.in_format += more.in_format;
   };
   for (const TechniqueCost* technique : TechniqueCosts()) {
     const JobWorkspace more = technique->WorkspaceOf(job);

@@ -362,7 +362,13 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.modules_to_save = {"wpe"};
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
        }},
-      {FeatureOf("peft", 14),
+      {FeatureOf("peft", 14), [](JobSpec& job) { job.model.peft.method = "loha"; }},
+      {FeatureOf("peft", 15),
+       [](JobSpec& job) {
+         Lora(job).use_dora = true;
+         job.model.peft.dropout = 0.1;
+        }},
+      {FeatureOf("peft", 16),
        [](JobSpec& job) {
          job.model.peft.method = "prefix";
          job.model.peft.prefix_projection = true;

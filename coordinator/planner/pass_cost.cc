@@ -27,7 +27,7 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
   for (const Gemm& gemm : WeightGemms(shape, tokens, sequence_length, element)) {
     double seconds = gemm.Flops() / rates.GemmFlopsPerSecond(gemm.m, gemm.n, gemm.k, threads);
     const bool in_blocks = IsAttention(gemm.role) || IsMlp(gemm.role);
-    if (cost.format_share > 0 && in_blocks) {
+    if (cost.format_share > 0 && in_blocks && !gemm.of_adapter) {
       const double in_format = D(gemm.count) * rates.FormatProductSeconds(*precision.block_products,
                                                                           gemm.m, gemm.n, gemm.k);
       seconds += cost.format_share * (in_format - seconds);
@@ -124,7 +124,7 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
     block_backward += (5 * rows + 1) * c;
   }
   // Casts to a format read a number and write one: inputs before the product, once more by columns
-  // for the weights' gradients, gradients both ways at once.
+  // for the weights' gradients, gradients both ways at once. Frozen weights need none by columns.
   const double width = D(model.width), columns = D(shape.TensorColumns());
   const double part = D(QueryWidth(model)) / columns, inner = D(MlpWidth(model)) / columns;
   const double inputs = cost.format_share * (width + part + rows * (width + inner));
@@ -133,7 +133,9 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   const double code =
       precision.block_products != nullptr ? D(precision.block_products->element_bytes) : 0;
   block_forward += (D(element) + code) * inputs;
-  block_backward += (D(element) + code) * inputs + (D(element) + 2 * code) * outputs;
+  const double by_columns = shape.trains_block_weights ? 1 : 0;
+  block_backward +=
+      by_columns * (D(element) + code) * inputs + (D(element) + (1 + by_columns) * code) * outputs;
   block_forward *= computed.Mean();
   block_backward *= computed.Mean();
   const double embedding = shape.embeds ? 3 * 4 * D(EmbeddingWidth(model)) + stream : 0;
@@ -215,7 +217,10 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.backward_gemm_seconds += second->share * own.backward_gemm_seconds;
     cost.memory_bytes += second->share * own.memory_bytes;
   }
-  if (const std::optional<ModelShape> added = AddedNetworkShape(train)) {
+  if (std::optional<ModelShape> added = AddedNetworkShape(train)) {
+    // Of the logits a rank computes its part.
+    const int64_t columns = shape.TensorColumns();
+    added->spec.vocab_size = (added->spec.vocab_size + columns - 1) / columns;
     const PassCost whole = CostOfPass(*added, micro_batch, sequence_length, precision, 0, 0, rates,
                                       threads, /*context_ranks=*/1);
     cost.gemm_seconds += whole.gemm_seconds - whole.backward_gemm_seconds;

@@ -199,6 +199,18 @@ TEST(PlanJob, CountsTheNetworkWhoseLogitsAreAdded) {
   EXPECT_EQ(both.memory_per_rank.parameters_bytes, 2 * alone.memory_per_rank.parameters_bytes);
   EXPECT_EQ(both.memory_per_rank.gradients_bytes, alone.memory_per_rank.gradients_bytes);
   EXPECT_EQ(both.memory_per_rank.optimizer_bytes, alone.memory_per_rank.optimizer_bytes);
+  // Tensor-parallel ranks have all of it, but for their part of its logits.
+  const auto added = [](const Prediction& with, const Prediction& without) {
+    return static_cast<double>(with.memory_per_rank.parameters_bytes -
+                               without.memory_per_rank.parameters_bytes);
+  };
+  job.resources.ranks = job.resources.tensor_parallel = 2;
+  value.resources.ranks = value.resources.tensor_parallel = 2;
+  const Prediction part_alone = predicted(job), part = predicted(value);
+  EXPECT_LE(added(part, part_alone), added(both, alone));
+  EXPECT_GT(added(part, part_alone), 0.9 * added(both, alone));
+  EXPECT_GT(part.time.gemm_seconds - part_alone.time.gemm_seconds,
+            0.7 * (both.time.gemm_seconds - alone.time.gemm_seconds));
 }
 
 // Products that a worker has measured `times` times as fast as dense ones.

@@ -217,6 +217,8 @@ std::vector<Way> Ways() {
       {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
       {.name = "addedNetwork", .data = 2, .added = true},
       {.name = "addedNetworkAndZero2", .data = 2, .zero_stage = 2, .added = true},
+      {.name = "addedNetworkAndZero3", .data = 2, .zero_stage = 3, .added = true},
+      {.name = "addedNetworkOfTensor", .tensor = 2, .added = true},
       {.name = "contextAndTensorAndPipeline",
        .tensor = 2,
        .pipeline = 2,
@@ -493,7 +495,8 @@ TEST_P(Accounting, MemoryOfTechniquesIsThatOfTheFormulas) {
       ExpectNear(what, static_cast<double>(rank.memory_step.*part),
                  static_cast<double>(predicted.*part));
     };
-    if (adapts) {
+    const bool sharded = GetParam().tensor > 1 || GetParam().zero_stage > 2;
+    if (adapts || (GetParam().added && sharded)) {
       // The rest is small here, and padded to lines, as is what DoRA keeps of rows.
       const auto parameters = static_cast<double>(predicted.parameters_bytes);
       EXPECT_NEAR(static_cast<double>(rank.memory_step.parameters_bytes), parameters,

@@ -94,18 +94,29 @@ TEST_F(AddedNetworkTest, LooksAtItsFolderEarlyAlsoWhenItResumes) {
 TEST_F(AddedNetworkTest, TwoRanksTrainAsOneDoes) {
   const AttemptSpec one = Value("one", folder_);
   ASSERT_EQ(Start(one)->Wait(), kExitDone);
-  for (const int64_t zero_stage : {0, 1, 2}) {
-    SCOPED_TRACE("zero_stage " + std::to_string(zero_stage));
-    AttemptSpec two = Value("two-" + std::to_string(zero_stage), folder_);
-    two.world_size = two.job.resources.ranks = two.plan.mesh.data = 2;
-    two.job.resources.zero_stage = two.plan.zero_stage = zero_stage;
-    two.plan.accumulation_steps = 1;
+  const auto expect_same = [&](AttemptSpec two) {
     auto first = Start(two);
     two.rank = 1;
     auto second = Start(two);
     ASSERT_EQ(first->Wait(), kExitDone);
     ASSERT_EQ(second->Wait(), kExitDone);
     EXPECT_THAT(Losses(two), testing::Pointwise(testing::DoubleNear(1e-5), Losses(one)));
+  };
+  for (const int64_t zero_stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE("zero_stage " + std::to_string(zero_stage));
+    AttemptSpec two = Value("two-" + std::to_string(zero_stage), folder_);
+    two.world_size = two.job.resources.ranks = two.plan.mesh.data = 2;
+    two.job.resources.zero_stage = two.plan.zero_stage = zero_stage;
+    two.plan.accumulation_steps = 1;
+    expect_same(two);
+  }
+  for (const bool sequence : {false, true}) {
+    SCOPED_TRACE(sequence ? "tensor parallel with sequences" : "tensor parallel");
+    AttemptSpec two = Value(sequence ? "sequence" : "tensor", folder_);
+    two.world_size = two.job.resources.ranks = 2;
+    two.job.resources.tensor_parallel = two.plan.mesh.tensor = 2;
+    two.job.resources.sequence_parallel = two.plan.sequence_parallel = sequence;
+    expect_same(two);
   }
 }
 

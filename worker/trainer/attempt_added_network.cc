@@ -24,7 +24,8 @@ Status Attempt::LoadAddedNetwork() {
   }
   const engine::ModelOptions options = engine::ModelOptionsOf(spec_.plan, spec_.job.train);
   WEFT_ASSIGN_OR_RETURN(added_network_,
-                        engine::LoadAddedNetwork(env_, context_, folder, *options.precision));
+                        engine::LoadAddedNetwork(env_, context_, folder, *options.precision,
+                                                 tensor_ ? &*tensor_ : nullptr));
   return OkStatus();
 }
 

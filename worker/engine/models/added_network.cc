@@ -8,12 +8,14 @@ namespace weft::engine {
 
 Result<std::unique_ptr<LanguageModel>> LoadAddedNetwork(Env& env, Context& context,
                                                         const std::string& folder,
-                                                        const PrecisionRecipe& precision) {
+                                                        const PrecisionRecipe& precision,
+                                                        const TensorParallel* ranks) {
   WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(env, folder, ModelSpec()));
   spec.dropout = spec.attention_dropout = 0;
   ModelOptions options;
   options.precision = &precision;
   options.with_gradients = false;
+  if (ranks != nullptr && ranks->columns() > 1) options.logits_part = ranks->Part(spec.vocab_size);
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<LanguageModel> network,
                         NewLanguageModel(context, spec, options));
   WEFT_RETURN_IF_ERROR(OfGivenFiles(ImportWeights(env, folder, *network)));

@@ -35,6 +35,13 @@ int64_t RegisterPositions(ParameterSet& parameters, const std::string& name, con
                              {.shard = ranks->FeatureColumns(width)});
 }
 
+// The table or matrix that classifies, or the part of it whose logits are added.
+PackedParameter ClassifierOf(ParameterSet* parameters, int64_t index, DType type,
+                             const ModelOptions& options) {
+  if (!options.logits_part) return {parameters, index, type};
+  return {parameters, index, type, *options.logits_part};
+}
+
 NormOptions With(const TensorParallel* ranks, const ColumnMask* mask, NormOptions norm) {
   norm.ranks = ranks;
   norm.mask = mask;
@@ -171,6 +178,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
       embedding_out_(Projection(FactorisedEmbedding(spec) && !spec.untied_classifier && part_.last,
                                 &parameters_, "embedding_out", spec.width, EmbeddingWidth(spec),
                                 precision_.products)),
+      has_logits_part_(options.logits_part.has_value()),
       output_scale_(static_cast<float>(OutputScale(spec))) {
   if (part_.last) {
     const int64_t classifier =
@@ -178,7 +186,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
             ? tokens_
             : RegisterVocabulary(parameters_, family.classifier, spec, spec.width,
                                  ParameterRole::kClassifier, tensor_);
-    classifier_.emplace(&parameters_, classifier, precision_.classifier);
+    classifier_.emplace(ClassifierOf(&parameters_, classifier, precision_.classifier, options));
     head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
     head_->SetAddedLogits(added_logits());
     if (!spec.untied_classifier) head_->SetTrainedRows(embedding_grafts_.trained_rows());
@@ -375,7 +383,8 @@ Status Decoder::Loss(Context& context, Tape& tape, const TokenBatch& batch,
 
 Result<Tensor> Decoder::Logits(Context& context, const TokenBatch& batch,
                                std::vector<KeyValueCache>* caches) const {
-  if (tensor_ != nullptr || parameters_.values_sharded() || parameters_.of_stage()) {
+  if (tensor_ != nullptr || parameters_.values_sharded() || parameters_.of_stage() ||
+      has_logits_part_) {
     return InvalidError("logits are for models that are not sharded");
   }
   Tape tape(nullptr);
@@ -390,11 +399,13 @@ Result<Tensor> Decoder::HiddenStates(Context& context, const TokenBatch& batch) 
 }
 
 Status Decoder::AddLogits(Context& context, const Tensor& hidden, const Tensor& logits) const {
-  CountWork(context.profiler, 2.0 * static_cast<double>(hidden.shape().Elements()) *
-                                  static_cast<double>(classifier_->packed()->out_features()));
-  return kernels::LinearForward(
-      context.stream,
-      {.x = hidden, .weight = classifier_->packed(), .y = logits, .accumulate = true});
+  const int64_t columns = classifier_->packed()->out_features();
+  CountWork(context.profiler,
+            2.0 * static_cast<double>(hidden.shape().Elements()) * static_cast<double>(columns));
+  return kernels::LinearForward(context.stream, {.x = hidden,
+                                                 .weight = classifier_->packed(),
+                                                 .y = logits.Columns(0, columns),
+                                                 .accumulate = true});
 }
 
 }  // namespace weft::engine

@@ -90,6 +90,7 @@ class Decoder : public LanguageModel {
   std::vector<BlockStack> stages_;  ///< One, but in a pipeline.
   std::optional<Norm> final_norm_;
   std::optional<Linear> embedding_out_;
+  bool has_logits_part_;  ///< The classifier is a part: ModelOptions::logits_part.
   std::optional<PackedParameter> classifier_;  ///< On the last rank of a pipeline alone, as
   std::optional<ClassifierHead> head_;         ///< this.
   float output_scale_;                         ///< Of what the classifier reads.

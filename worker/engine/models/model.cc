@@ -236,7 +236,9 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .elastic = options.elastic,
            .logits_source = options.logits_source})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
-    if (block_products_ == nullptr) block_products_ = technique->BlockProducts();
+    if (ProductsFactory* const products = technique->BlockProducts(block_products_)) {
+      block_products_ = products;
+    }
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
     if (added_logits_ == nullptr) added_logits_ = technique->LogitsToAdd();
     if (layers_of_pass_ == nullptr) layers_of_pass_ = technique->LayersOfPasses();

@@ -70,6 +70,10 @@ struct ModelOptions {
 
   /// The network whose logits a technique adds to those of the model, or none; outlives the model.
   const LogitsSource* logits_source = nullptr;
+
+  /// Of a language model that is such a network: the successive tokens of the vocabulary whose
+  /// logits AddLogits adds, where tensor-parallel ranks add those of others; none: all.
+  std::optional<Shard::Range> logits_part = std::nullopt;
 };
 
 /// What the options say about the blocks of a model of this many blocks. kInvalid: a schedule that
@@ -129,8 +133,8 @@ class Model {
 
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
-  ProductsFactory* block_products_ = nullptr;  ///< Of one of them.
-  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
+  ProductsFactory* block_products_ = nullptr;  ///< Of the last of them that has one.
+  const ColumnMask* stream_mask_ = nullptr;    ///< Of one of them.
   const AddedLogits* added_logits_ = nullptr;  ///< Likewise.
   LayersOfPass layers_of_pass_;                ///< Likewise.
 };

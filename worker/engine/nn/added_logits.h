@@ -16,8 +16,9 @@ class LogitsSource {
   /// What its classifier reads, [tokens of the batch, its width], compute type.
   virtual Result<Tensor> HiddenStates(Context& context, const TokenBatch& batch) const = 0;
 
-  /// Adds the logits of some rows of HiddenStates to `logits` [rows, padded vocabulary], in the
-  /// compute type; what it adds to columns from the vocabulary on means nothing.
+  /// Adds the logits of some rows of HiddenStates to `logits` [rows, columns], in the compute type:
+  /// those of the vocabulary, or of the part of it that is here (ModelOptions::logits_part). What
+  /// it adds to the columns behind these means nothing.
   virtual Status AddLogits(Context& context, const Tensor& hidden, const Tensor& logits) const = 0;
 };
 

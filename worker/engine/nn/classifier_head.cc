@@ -81,10 +81,11 @@ Status ClassifierHead::Penalize(Context& context, const Tensor& own, const Tenso
                                 kernels::StepValue<float> gradient_scale, const Tensor& dlogits,
                                 const Tensor& squares) const {
   ProfileScope scope(context.profiler, "head: logit penalty");
+  const int64_t classes = shares_classes() ? tensor_->Part(vocabulary_).size() : vocabulary_;
   const double factor = added_->penalty / static_cast<double>(vocabulary_);
   return kernels::LogitPenalty(context.stream, {.logits = own,
                                                 .targets = targets,
-                                                .vocabulary = vocabulary_,
+                                                .vocabulary = classes,
                                                 .grad_scale = gradient_scale,
                                                 .factor = static_cast<float>(factor),
                                                 .gradient = dlogits,

@@ -51,7 +51,7 @@ class ClassifierHead {
   void SetTrainedRows(const TrainedTableRows* rows) { rows_ = rows; }
   bool has_trained_rows() const { return rows_ != nullptr; }
 
-  /// Says what Loss adds to the logits, where ranks do not share the weight; outlives the head.
+  /// Says what Loss adds to the logits, to those of this rank's classes; outlives the head.
   void SetAddedLogits(const AddedLogits* added) { added_ = added; }
 
   /// Adds -log softmax at the targets that are not ignored to *total, in memory of the stream's

@@ -43,9 +43,19 @@ struct OutputGradient {
   ProductOperand for_input = {};
   ProductOperand for_weight = {};
   int64_t first_row = 0;  ///< Tape::first_row
+  /// Of products that are made of others, as those of adapters are of their weight's: what Prepare
+  /// of the others made of its gradient; null where it was not called.
+  std::shared_ptr<const OutputGradient> inner = {};
 
-  /// The operand of WeightGradient, for a deferred weight gradient.
-  OutputGradient ForWeight() const { return {dy, {}, for_weight, first_row}; }
+  /// That of the others; where they prepared nothing they read this.
+  const OutputGradient& Inner() const { return inner ? *inner : *this; }
+
+  /// The operands of WeightGradient, for a deferred weight gradient.
+  OutputGradient ForWeight() const {
+    OutputGradient own{dy, {}, for_weight, first_row};
+    if (inner) own.inner = std::make_shared<const OutputGradient>(inner->ForWeight());
+    return own;
+  }
 };
 
 /// Where the gradients of neighbouring outputs of a layer go.

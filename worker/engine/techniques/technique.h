@@ -146,9 +146,11 @@ class Technique {
 
   // Building the model.
 
-  /// Makes the products of the layers of blocks, or null: they are dense. Asked before there are
-  /// layers, which it outlives.
-  virtual ProductsFactory* BlockProducts() { return nullptr; }
+  /// Makes the products of the layers of blocks in place of `before`, or null: those stay. `before`
+  /// is what the techniques before this one make, null where products are dense; a technique that
+  /// combines with one of these makes its own of them. Asked before there are layers, which it
+  /// outlives.
+  virtual ProductsFactory* BlockProducts(ProductsFactory* /*before*/) { return nullptr; }
 
   /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.

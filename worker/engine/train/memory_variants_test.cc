@@ -190,6 +190,25 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   }
 }
 
+// Frozen weights in a format have no operands for their gradients; those of adapters are dense.
+TEST(PredictMemoryTest, HoldsForAdaptersBesideWeightsInFp8) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const bool dora : {false, true}) {
+      SCOPED_TRACE(std::string(family) + (dora ? " dora" : " lora"));
+      ModelSpec model = SmallModel(4, 4, 700, 256);
+      model.family = family;
+      if (model.family == "llama") {
+        model.kv_heads = 1;
+        model.mlp_width = 352;
+      }
+      model.peft.method = "lora";
+      model.peft.use_dora = dora;
+      model.peft.target_modules = {"all-linear"};
+      for (int64_t recomputed : {0, 3}) CheckPrediction(model, 2, "fp8", recomputed);
+    }
+  }
+}
+
 // What frozen products read is not kept, nor made again.
 TEST(PredictMemoryTest, HoldsWhereProductsAreFrozen) {
   for (const char* family : {"gpt2", "llama"}) {

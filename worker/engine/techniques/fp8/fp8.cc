@@ -16,7 +16,7 @@ class Fp8 : public Technique {
   explicit Fp8(const TechniqueInputs& inputs)
       : factory_(inputs.train.fp8, inputs.with_gradients, inputs.tensor_ranks) {}
 
-  ProductsFactory* BlockProducts() override { return &factory_; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override { return &factory_; }
 
   Status OnTraining(const TrainingParts& parts) override {
     if (factory_.scaling().spec() != parts.job->train.fp8) {

@@ -28,8 +28,7 @@ Fp8Products::Fp8Products(const LinearLayer& layer, Fp8Scaling* scaling, int64_t 
           })) {}
 
 Status Fp8Products::Pack(Context& context, Repack what) {
-  const bool trained = layer_.parameters->AnyTrainable(layer_.weight, layer_.outputs);
-  if (!weight_.codes || what == Repack::kAll || trained) {
+  if (!weight_.codes || what == Repack::kAll || trained()) {
     const TensorView weight = layer_.parameters->stacked_value(layer_.weight, layer_.outputs);
     WEFT_RETURN_IF_ERROR(scaling_->QuantizeWeight(context, weight_number_, weight, weight_));
   }
@@ -61,13 +60,16 @@ Status Fp8Products::Forward(Context& context, const Tensor& x, const Tensor& y,
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
 }
 
+// Adapters ask for operands of weight gradients, too; a frozen weight has none.
 Result<OutputGradient> Fp8Products::Prepare(Context& context, Tensor dy,
                                             const GradientUse& use) const {
+  const bool for_weight = use.for_weight && trained();
+  if (!use.for_input && !for_weight) return OutputGradient{std::move(dy)};
   ProfileScope scope(context.profiler, "linear: FP8 gradient");
   WEFT_ASSIGN_OR_RETURN(
       const Fp8Tensor codes,
       scaling_->QuantizeGradient(context, number_, dy,
-                                 {.codes = use.for_input, .transposed = use.for_weight}));
+                                 {.codes = use.for_input, .transposed = for_weight}));
   return OutputGradient{
       std::move(dy), {codes.codes, codes.inverse_scale}, {codes.transposed, codes.inverse_scale}};
 }

@@ -14,8 +14,8 @@
 namespace weft::engine {
 
 /// Products with operands in FP8 and sums in f32 (Micikevicius et al. 2022, arXiv 2209.05433). W is
-/// quantised when it is packed, x and dy for each product, from bf16. W and b are whole on the
-/// device.
+/// quantised when it is packed, once where it is frozen; x and dy for each product, from bf16. W
+/// and b are whole on the device.
 class Fp8Products : public WeightProducts {
  public:
   /// `number` of the layer in `scaling`, which outlives this.
@@ -33,6 +33,8 @@ class Fp8Products : public WeightProducts {
 
  private:
   Status PackBias(Context& context);
+  /// Whether any of the weights is trained.
+  bool trained() const { return layer_.parameters->AnyTrainable(layer_.weight, layer_.outputs); }
 
   LinearLayer layer_;
   Fp8Scaling* scaling_;

@@ -60,7 +60,9 @@ class NestedModel : public Technique {
         sizes_(CheckNestedSizes(model, spec_)),
         factory_(spec_.mlp_width, &selected_) {}
 
-  ProductsFactory* BlockProducts() override { return masks_neurons_ ? &factory_ : nullptr; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
+    return masks_neurons_ ? &factory_ : nullptr;
+  }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     if (!site.sub_layer || site.block < spec_.layers) return;

@@ -21,6 +21,7 @@ struct OutputNumbers {
 /// What the products of a layer want.
 struct LayerWorkspace {
   int64_t forward = 0, backward = 0, deferred = 0;
+  int64_t in_format = 0;  ///< ProductNumbers::in_format
 };
 
 /// The share of `numbers` for each token that one adapter wants: several compute one after the
@@ -60,12 +61,14 @@ struct LayerNumbers {
   }
 
   // What is between the factors of one weight; in the backward pass its gradients for all weights,
-  // too. Scaled results are computed again, and have a gradient before their scale.
+  // too. Scaled results are computed again, and have a gradient before their scale: products in a
+  // format read both their inputs and that gradient.
   LayerWorkspace Workspace(const PeftSpec& spec) const {
     if (spec.use_dora && spec.dropout > 0) return OneByOne();
     return {.forward = largest + in,
             .backward = ranks + largest + in + std::max<int64_t>(2 * out - spare, 0),
-            .deferred = ranks + out + (spec.method == "ia3" ? in : 0)};
+            .deferred = ranks + out + (spec.method == "ia3" ? in : 0),
+            .in_format = out == 0 ? 0 : columns + outputs.front().in};
   }
 
   // DoRA with dropout: dropped inputs and results of one target at a time; in the backward pass
@@ -110,6 +113,7 @@ ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer) {
       const LayerWorkspace own = layer.Workspace(model.peft);
       most.forward = std::max(most.forward, own.forward);
       most.backward = std::max(most.backward, own.backward);
+      most.in_format = std::max(most.in_format, own.in_format);
       deferred += own.deferred;
       layer = {};
     };

@@ -47,8 +47,10 @@ DroppedDora::DroppedDora(const LinearLayer& layer, const PeftSpec& spec,
     if (output.adapted) {
       LinearLayer without_bias = own;
       without_bias.bias = -1;
-      auto inner = std::make_unique<LoraProducts>(without_bias, without_dropout, ones);
-      output.dense = &inner->dense();
+      auto dense = std::make_unique<DenseProducts>(without_bias);
+      output.dense = dense.get();
+      auto inner =
+          std::make_unique<LoraProducts>(without_bias, without_dropout, ones, std::move(dense));
       output.products =
           std::make_unique<ScaledResults>(own, without_dropout, std::move(inner), share_inputs);
       output.site = SiteHash((*layer.parameters)[weight.first_adapter].name.c_str());

@@ -47,12 +47,13 @@ Status InputDropout::Apply(Context& context, uint32_t site, const Tensor& x, con
   return kernels::Dropout(context.stream, args);
 }
 
-LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones)
+LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones,
+                           std::unique_ptr<WeightProducts> base)
     : parameters_(layer.parameters),
       compute_(layer.compute),
       in_features_(layer.in_features),
       dropout_(layer, spec.dropout),
-      dense_(layer) {
+      base_(std::move(base)) {
   int64_t column = 0;
   for (const OutputWeight& weight : layer.weights) {
     const int64_t parts =
@@ -89,7 +90,7 @@ LoraProducts::LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const
 }
 
 Status LoraProducts::Pack(Context& context, Repack what) {
-  WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
+  WEFT_RETURN_IF_ERROR(base_->Pack(context, what));
   for (Adapter& adapter : adapters_) {
     WEFT_RETURN_IF_ERROR(adapter.a ? adapter.a->Pack(context, what)
                                    : adapter.ones->Make(context, compute_));
@@ -157,7 +158,7 @@ Status LoraProducts::Forward(Context& context, const Tensor& x, const Tensor& y,
                              const GeluValue& active, const ForwardUse& use) const {
   const int64_t rows = x.shape().Rows();
   WEFT_RETURN_IF_ERROR(CheckRows(rows));
-  WEFT_RETURN_IF_ERROR(dense_.Forward(context, x, y, {}, use));
+  WEFT_RETURN_IF_ERROR(base_->Forward(context, x, y, {}, use));
   for (const Adapter& adapter : adapters_) {
     Tensor left = RowsOf(adapter, x);
     if (use.training) {
@@ -199,7 +200,9 @@ Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
     CountWork(context.profiler,
               2.0 * static_cast<double>(own.shape().Elements() * adapter.columns));
   }
+  WEFT_ASSIGN_OR_RETURN(OutputGradient base, base_->Prepare(context, dy, use));
   OutputGradient prepared{std::move(dy)};
+  prepared.inner = std::make_shared<const OutputGradient>(std::move(base));
   if (use.for_input) prepared.for_input.values = gradients;
   if (use.for_weight) prepared.for_weight.values = gradients;
   prepared.first_row = use.first_row;
@@ -208,7 +211,7 @@ Result<OutputGradient> LoraProducts::Prepare(Context& context, Tensor dy,
 
 Status LoraProducts::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                    const Tensor& before, const GeluValue& active) const {
-  WEFT_RETURN_IF_ERROR(dense_.InputGradient(context, dy, dx, {}, {}));
+  WEFT_RETURN_IF_ERROR(base_->InputGradient(context, dy.Inner(), dx, {}, {}));
   const int64_t rows = dx.shape().Rows();
   for (const Adapter& adapter : adapters_) {
     const Tensor all = RowsOf(adapter, dx);
@@ -279,7 +282,7 @@ Status LoraProducts::WeightGradient(Context& context, const Tensor& x, const Out
       WEFT_RETURN_IF_ERROR(FactorGradients(context, adapter, x, dy, to));
     }
     if (!to.dweight && !to.dbias) continue;
-    WEFT_RETURN_IF_ERROR(dense_.WeightGradient(context, x, dy, {&to, 1}));
+    WEFT_RETURN_IF_ERROR(base_->WeightGradient(context, x, dy.Inner(), {&to, 1}));
   }
   return OkStatus();
 }

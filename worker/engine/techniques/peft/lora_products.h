@@ -9,7 +9,6 @@
 
 #include "common/spec/peft_spec.h"
 #include "kernels/linear/linear.h"
-#include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/nn/products.h"
 
@@ -50,16 +49,19 @@ struct InputDropout {
 };
 
 /// Products of a layer some of whose weights have the factors of LoRA besides (Hu et al. 2021,
-/// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ. With MiSS (Kang and Yin 2024, arXiv
+/// arXiv 2106.09685): y = x Wᵀ + b + scale (drop(x) Aᵀ) Bᵀ, where x Wᵀ + b are the products of the
+/// base, in any format, and those of the factors dense. With MiSS (Kang and Yin 2024, arXiv
 /// 2409.15371) A is RepeatedOnes. AdaLoRA (Zhang et al. 2023, arXiv 2303.10512) has a diagonal E
 /// between the factors: scale ((drop(x) Aᵀ) E) Bᵀ. Of several adapters (model.peft.adapters) each
 /// has its part of the rows of x. What is between the factors is computed again in the backward
 /// pass.
 class LoraProducts : public WeightProducts {
  public:
-  /// `ones`, of MiSS, gives those of a rank for this layer.
+  /// `base` multiplies by the weights of `layer` alone. `ones`, of MiSS, gives those of a rank for
+  /// this layer.
   using OnesOfRank = std::function<std::shared_ptr<RepeatedOnes>(int64_t rank)>;
-  LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones);
+  LoraProducts(const LinearLayer& layer, const PeftSpec& spec, const OnesOfRank& ones,
+               std::unique_ptr<WeightProducts> base);
 
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
@@ -70,9 +72,6 @@ class LoraProducts : public WeightProducts {
                        const Tensor& before, const GeluValue& active) const override;
   Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                         std::span<const WeightGradientTarget> targets) const override;
-
-  /// The products of the weights alone.
-  const DenseProducts& dense() const { return dense_; }
 
  private:
   /// The factors of one output, or of it those for a part of the rows.
@@ -123,7 +122,7 @@ class LoraProducts : public WeightProducts {
   DType compute_;
   int64_t in_features_;
   InputDropout dropout_;
-  DenseProducts dense_;
+  std::unique_ptr<WeightProducts> base_;
   std::vector<Adapter> adapters_;  ///< By column, then by part of the rows.
   int64_t ranks_ = 0;              ///< Of all outputs.
   int64_t row_parts_ = 1;          ///< ParameterAttributes::row_parts

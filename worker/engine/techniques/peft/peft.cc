@@ -44,8 +44,10 @@ class Peft : public Technique {
     if (HasJointAdapters(model_.peft)) joint_.emplace(model_.peft);
   }
 
-  ProductsFactory* BlockProducts() override {
-    return AdaptsWeights(model_.peft) || HasTokenAdapter(model_) ? &factory_ : nullptr;
+  ProductsFactory* BlockProducts(ProductsFactory* before) override {
+    if (!AdaptsWeights(model_.peft) && !HasTokenAdapter(model_)) return nullptr;
+    factory_.SetBase(before);
+    return &factory_;
   }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {

@@ -130,6 +130,16 @@ const Feature kSettings[] = {
            return MethodOf(job) + " with trained positions (model.peft.modules_to_save)";
          },
      .of_folder = true},
+    {.name = "adapters that are merged into their weights",
+     .setting = "model.peft.method loha, lokr, oft or vera",
+     .asked = [](const JobSpec& job) { return MergesWeights(job.model.peft); },
+     .shown = MethodOf},
+    {.name = "DoRA with dropped inputs",
+     .setting = "model.peft.use_dora with model.peft.dropout",
+     .asked =
+         [](const JobSpec& job) { return job.model.peft.use_dora && job.model.peft.dropout > 0; },
+     .shown =
+         [](const JobSpec&) { return std::string("model.peft.use_dora with model.peft.dropout"); }},
     {.name = "prefixes that a network makes, in a pipeline",
      .setting = "model.peft.prefix_projection with resources.pipeline_parallel 2 or more",
      .asked =
@@ -139,7 +149,8 @@ const Feature kSettings[] = {
      .shown =
          [](const JobSpec& job) {
            return "model.peft.prefix_projection with " + kPipelineParallel.shown(job);
-         }}};
+         }},
+};
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
 const Feature& kVirtualTokens = kSettings[2];
@@ -154,7 +165,9 @@ const Feature& kDecomposes = kSettings[10];
 const Feature& kImportsAdapter = kSettings[11];
 const Feature& kSavesModules = kSettings[12];
 const Feature& kVirtualPositions = kSettings[13];
-const Feature& kPrefixOfStages = kSettings[14];
+const Feature& kMerges = kSettings[14];
+const Feature& kDroppedDora = kSettings[15];
+const Feature& kPrefixOfStages = kSettings[16];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -175,10 +188,14 @@ std::vector<Refusal> Rows() {
        "leave model.freeze out, and name what is trained besides in model.peft.modules_to_save"},
   };
   // Formats of products that are techniques themselves.
-  for (const TechniqueCost* technique : TechniqueCosts()) {
-    if (technique->precision() == nullptr) continue;
-    rows.push_back({&kPeft, &technique->feature(), kNotYet, "train.precision bf16"});
-  }
+  const auto add_formats = [&](const Feature& feature, std::string_view hint) {
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      if (technique->precision() == nullptr) continue;
+      rows.push_back({&feature, &technique->feature(), kNotYet, hint});
+    }
+  };
+  add_formats(kMerges, "model.peft.method lora, or train.precision bf16");
+  add_formats(kDroppedDora, "model.peft.dropout 0, or train.precision bf16");
   rows.push_back(
       {&kMakesWeights, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",

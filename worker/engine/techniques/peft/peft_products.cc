@@ -96,17 +96,23 @@ std::vector<float> PeftProductsFactory::MergedBias(
   return bias;
 }
 
+std::unique_ptr<WeightProducts> PeftProductsFactory::MakeBase(const LinearLayer& layer) const {
+  if (base_ == nullptr) return std::make_unique<DenseProducts>(layer);
+  return base_->Make(layer);
+}
+
 std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& layer) {
   const PeftSpec& spec = model_.peft;
   const auto adapted = std::find_if(layer.weights.begin(), layer.weights.end(),
                                     [](const OutputWeight& weight) { return weight.adapters > 0; });
-  if (adapted == layer.weights.end()) return std::make_unique<DenseProducts>(layer);
+  if (adapted == layer.weights.end()) return MakeBase(layer);
   if (MergesWeights(spec)) return std::make_unique<MergedProducts>(layer, spec);
   if (spec.method == "ia3") {
     const Parameter& vector = (*layer.parameters)[adapted->first_adapter];
-    if (vector.adapter == AdapterSide::kInput) return std::make_unique<ScaledInputs>(layer);
-    return std::make_unique<ScaledResults>(layer, spec, std::make_unique<DenseProducts>(layer),
-                                           nullptr);
+    if (vector.adapter == AdapterSide::kInput) {
+      return std::make_unique<ScaledInputs>(layer, MakeBase(layer));
+    }
+    return std::make_unique<ScaledResults>(layer, spec, MakeBase(layer), nullptr);
   }
   const auto ones = [&](int64_t rank) {
     const int64_t first = FirstInput(layer);
@@ -117,7 +123,7 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
     }
     return own;
   };
-  if (!spec.use_dora) return std::make_unique<LoraProducts>(layer, spec, ones);
+  if (!spec.use_dora) return std::make_unique<LoraProducts>(layer, spec, ones, MakeBase(layer));
   Collective* const share_inputs = layer.shares_inputs ? tensor_ranks_ : nullptr;
   if (spec.dropout > 0) {
     return std::make_unique<DroppedDora>(layer, spec, ones, share_inputs);
@@ -125,7 +131,8 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
   LinearLayer without_bias = layer;
   without_bias.bias = -1;
   return std::make_unique<ScaledResults>(
-      layer, spec, std::make_unique<LoraProducts>(without_bias, spec, ones), share_inputs);
+      layer, spec, std::make_unique<LoraProducts>(without_bias, spec, ones, MakeBase(without_bias)),
+      share_inputs);
 }
 
 }  // namespace weft::engine

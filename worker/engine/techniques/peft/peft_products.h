@@ -14,12 +14,16 @@
 
 namespace weft::engine {
 
-/// Makes the products of the layers of blocks that model.peft names.
+/// Makes the products of the layers of blocks that model.peft names, around those of their weights.
 class PeftProductsFactory : public ProductsFactory {
  public:
   /// `tensor_ranks`: tensor-parallel ranks, or none; outlives this.
   PeftProductsFactory(const ModelSpec& model, Collective* tensor_ranks)
       : model_(model), tensor_ranks_(tensor_ranks) {}
+
+  /// Says who makes the products of the weights themselves; null: they are dense. Outlives this.
+  /// Before Make.
+  void SetBase(ProductsFactory* base) { base_ = base; }
 
   /// Where layers are about to register what AdaptersOf says.
   void SetParameters(const ParameterSet* parameters) { parameters_ = parameters; }
@@ -32,12 +36,22 @@ class PeftProductsFactory : public ProductsFactory {
                                 const std::vector<std::vector<float>>& tensors) const override;
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
-  void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
-  Status Allocate(Context&) override { return OkStatus(); }
-  Status StartPack(Context&) override { return OkStatus(); }
+  void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) override {
+    if (base_ != nullptr) base_->SetStage(blocks, of);
+  }
+  Status Allocate(Context& context) override {
+    return base_ == nullptr ? OkStatus() : base_->Allocate(context);
+  }
+  Status StartPack(Context& context) override {
+    return base_ == nullptr ? OkStatus() : base_->StartPack(context);
+  }
 
  private:
+  /// The products of the weights alone.
+  std::unique_ptr<WeightProducts> MakeBase(const LinearLayer& layer) const;
+
   ModelSpec model_;
+  ProductsFactory* base_ = nullptr;
   Collective* tensor_ranks_;
   const ParameterSet* parameters_ = nullptr;  ///< From SetParameters on.
   /// By rank, number of inputs, and the first of them.

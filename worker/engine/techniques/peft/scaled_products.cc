@@ -251,7 +251,6 @@ Status ScaledResults::Forward(Context& context, const Tensor& x, const Tensor& y
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
 }
 
-// `scales` of the operands are the gradient of what is scaled, `values` those of `inner`.
 Result<OutputGradient> ScaledResults::Prepare(Context& context, Tensor dy,
                                               const GradientUse& use) const {
   WEFT_ASSIGN_OR_RETURN(const Tensor gains, Gains(context));
@@ -259,18 +258,17 @@ Result<OutputGradient> ScaledResults::Prepare(Context& context, Tensor dy,
                         Tensor::New(context, Component::kWorkspace, dy.dtype(), dy.shape()));
   WEFT_RETURN_IF_ERROR(
       kernels::AffineForward(context.stream, {.x = dy, .scale = gains, .shift = {}, .y = scaled}));
-  WEFT_ASSIGN_OR_RETURN(OutputGradient inner, inner_->Prepare(context, scaled, use));
+  WEFT_ASSIGN_OR_RETURN(OutputGradient inner, inner_->Prepare(context, std::move(scaled), use));
+  inner.first_row = use.first_row;
   OutputGradient prepared{std::move(dy)};
-  if (use.for_input) prepared.for_input = {std::move(inner.for_input.values), scaled};
-  if (use.for_weight) prepared.for_weight = {std::move(inner.for_weight.values), scaled};
+  prepared.inner = std::make_shared<const OutputGradient>(std::move(inner));
   prepared.first_row = use.first_row;
   return prepared;
 }
 
 Status ScaledResults::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                     const Tensor& before, const GeluValue& active) const {
-  const OutputGradient inner{dy.for_input.scales, {dy.for_input.values, {}}, {}, dy.first_row};
-  return inner_->InputGradient(context, inner, dx, before, active);
+  return inner_->InputGradient(context, dy.Inner(), dx, before, active);
 }
 
 Status ScaledResults::VectorGradient(Context& context, const Output& output, const Tensor& dgains,
@@ -288,7 +286,6 @@ Status ScaledResults::VectorGradient(Context& context, const Output& output, con
 
 Status ScaledResults::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                                      std::span<const WeightGradientTarget> targets) const {
-  const OutputGradient inner{dy.for_weight.scales, {}, {dy.for_weight.values, {}}, dy.first_row};
   Tensor dgains;
   for (const WeightGradientTarget& to : targets) {
     if (to.dtensors.empty() || !to.dtensors.back()) continue;
@@ -315,7 +312,7 @@ Status ScaledResults::WeightGradient(Context& context, const Tensor& x, const Ou
     if (normalizes_) rest.dbias = {};
     if (!rest.dtensors.empty()) rest.dtensors.pop_back();
     if (rest.trains_weight() || rest.dbias) {
-      WEFT_RETURN_IF_ERROR(inner_->WeightGradient(context, x, inner, {&rest, 1}));
+      WEFT_RETURN_IF_ERROR(inner_->WeightGradient(context, x, dy.Inner(), {&rest, 1}));
     }
     if (!normalizes_ || !to.dbias) continue;
     rest = to;
@@ -326,8 +323,10 @@ Status ScaledResults::WeightGradient(Context& context, const Tensor& x, const Ou
   return OkStatus();
 }
 
-ScaledInputs::ScaledInputs(const LinearLayer& layer)
-    : parameters_(layer.parameters), vector_(layer.weights.front().first_adapter), dense_(layer) {}
+ScaledInputs::ScaledInputs(const LinearLayer& layer, std::unique_ptr<WeightProducts> inner)
+    : parameters_(layer.parameters),
+      vector_(layer.weights.front().first_adapter),
+      inner_(std::move(inner)) {}
 
 Result<Tensor> ScaledInputs::Scaled(Context& context, const Tensor& x) const {
   WEFT_ASSIGN_OR_RETURN(Tensor scaled,
@@ -340,17 +339,23 @@ Result<Tensor> ScaledInputs::Scaled(Context& context, const Tensor& x) const {
 Status ScaledInputs::Forward(Context& context, const Tensor& x, const Tensor& y,
                              const GeluValue& active, const ForwardUse& use) const {
   WEFT_ASSIGN_OR_RETURN(const Tensor scaled, Scaled(context, x));
-  return dense_.Forward(context, scaled, y, active, use);
+  return inner_->Forward(context, scaled, y, active, use);
 }
 
-// The operands are the gradient of the scaled inputs.
+// The operands are the gradient of the scaled inputs, which is made at once: of what the inner
+// products prepare for it nothing stays.
 Result<OutputGradient> ScaledInputs::Prepare(Context& context, Tensor dy,
                                              const GradientUse& use) const {
   const int64_t in = parameters_->operand(vector_).shape.Elements();
   WEFT_ASSIGN_OR_RETURN(const Tensor scaled, Tensor::New(context, Component::kWorkspace, dy.dtype(),
                                                          {dy.shape().Rows(), in}));
+  WEFT_ASSIGN_OR_RETURN(const OutputGradient inner, inner_->Prepare(context, dy,
+                                                                    {.for_input = true,
+                                                                     .for_weight = use.for_weight,
+                                                                     .first_row = use.first_row}));
+  WEFT_RETURN_IF_ERROR(inner_->InputGradient(context, inner, scaled, {}, {}));
   OutputGradient prepared{std::move(dy)};
-  WEFT_RETURN_IF_ERROR(dense_.InputGradient(context, prepared, scaled, {}, {}));
+  prepared.inner = std::make_shared<const OutputGradient>(inner.ForWeight());
   if (use.for_input) prepared.for_input.values = scaled;
   if (use.for_weight) prepared.for_weight.values = scaled;
   return prepared;
@@ -381,7 +386,7 @@ Status ScaledInputs::WeightGradient(Context& context, const Tensor& x, const Out
     }
     if (!to.dweight && !to.dbias) continue;
     WEFT_ASSIGN_OR_RETURN(const Tensor scaled, Scaled(context, x));
-    WEFT_RETURN_IF_ERROR(dense_.WeightGradient(context, scaled, dy, {&to, 1}));
+    WEFT_RETURN_IF_ERROR(inner_->WeightGradient(context, scaled, dy.Inner(), {&to, 1}));
   }
   return OkStatus();
 }

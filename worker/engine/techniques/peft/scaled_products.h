@@ -7,7 +7,6 @@
 
 #include "common/spec/peft_spec.h"
 #include "worker/engine/comm/collective.h"
-#include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 
 namespace weft::engine {
@@ -70,9 +69,10 @@ class ScaledResults : public WeightProducts {
 /// with one output).
 class ScaledInputs : public WeightProducts {
  public:
-  explicit ScaledInputs(const LinearLayer& layer);
+  /// `inner` multiplies without the scale.
+  ScaledInputs(const LinearLayer& layer, std::unique_ptr<WeightProducts> inner);
 
-  Status Pack(Context& context, Repack what) override { return dense_.Pack(context, what); }
+  Status Pack(Context& context, Repack what) override { return inner_->Pack(context, what); }
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;
   Result<OutputGradient> Prepare(Context& context, Tensor dy,
@@ -87,7 +87,7 @@ class ScaledInputs : public WeightProducts {
 
   const ParameterSet* parameters_;
   int64_t vector_;
-  DenseProducts dense_;
+  std::unique_ptr<WeightProducts> inner_;
 };
 
 }  // namespace weft::engine

@@ -63,7 +63,9 @@ class Pruning : public Technique {
   /// `sparse`: products may be of the kept weights alone.
   Pruning(const PruningSpec& spec, bool sparse) : spec_(spec), factory_(spec), sparse_(sparse) {}
 
-  ProductsFactory* BlockProducts() override { return sparse_ ? &factory_ : nullptr; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
+    return sparse_ ? &factory_ : nullptr;
+  }
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;

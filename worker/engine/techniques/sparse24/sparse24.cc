@@ -36,7 +36,7 @@ class Sparse24 : public Technique {
     factory_.SetSparse(IsSparse(0));
   }
 
-  ProductsFactory* BlockProducts() override { return &factory_; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override { return &factory_; }
 
   Status OnParameters(ParameterSet& parameters) override {
     for (int64_t i = 0; i < parameters.size(); ++i) {

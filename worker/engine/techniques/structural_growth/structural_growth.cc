@@ -78,7 +78,9 @@ class StructuralGrowth : public Technique {
         products_(added_.heads ? std::optional(QueryWidth(growth.before)) : std::nullopt,
                   added_.neurons ? std::optional(MlpWidth(growth.before)) : std::nullopt) {}
 
-  ProductsFactory* BlockProducts() override { return products_.masks() ? &products_ : nullptr; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
+    return products_.masks() ? &products_ : nullptr;
+  }
 
   const ColumnMask* StreamMask() override { return added_.columns ? &columns_ : nullptr; }
 

@@ -19,7 +19,7 @@ class StructuredMatrices : public Technique {
   explicit StructuredMatrices(const ModelSpec& model)
       : spec_(model.structured_matrices), factory_(model) {}
 
-  ProductsFactory* BlockProducts() override { return &factory_; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override { return &factory_; }
 
   Status OnParameters(ParameterSet& parameters) override {
     for (int64_t i = 0; i < parameters.size(); ++i) {

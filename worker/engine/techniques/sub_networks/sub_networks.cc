@@ -51,7 +51,7 @@ class SubNetworks : public Technique {
   SubNetworks(const ModelSpec& model, const TrainSpec& train)
       : model_(model), steps_of_round_(train.local_steps), products_(model) {}
 
-  ProductsFactory* BlockProducts() override { return &products_; }
+  ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override { return &products_; }
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;

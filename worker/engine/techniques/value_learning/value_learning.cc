@@ -1,4 +1,5 @@
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,6 +39,8 @@ class ValueLearning : public Technique {
     if (added_.penalty == 0) return OkStatus();
     context_ = parts.context;
     sum_scalars_ = parts.sum_scalars;
+    sum_over_replica_ = parts.sum_over_replica;
+    replicas_of_classes_ = parts.plan->tensor_rows;
     WEFT_ASSIGN_OR_RETURN(squares_, ReadbackOf<Squares>::New(*context_));
     added_.squares = &squares_->device()->sum;
     return OkStatus();
@@ -54,8 +57,10 @@ class ValueLearning : public Technique {
     WEFT_ASSIGN_OR_RETURN(const Squares* const squares, squares_->Wait());
     std::array<double, 1> sum = {squares->sum};
     WEFT_RETURN_IF_ERROR(sum_scalars_(sum));
+    WEFT_RETURN_IF_ERROR(sum_over_replica_(sum));
+    const double squares_of_all = sum[0] / static_cast<double>(replicas_of_classes_);
     const double numbers = static_cast<double>(step.targets) * static_cast<double>(vocabulary_);
-    step.metrics->emplace(kLogitPenaltyMetric, added_.penalty * sum[0] / numbers);
+    step.metrics->emplace(kLogitPenaltyMetric, added_.penalty * squares_of_all / numbers);
     return OkStatus();
   }
 
@@ -63,7 +68,8 @@ class ValueLearning : public Technique {
   int64_t vocabulary_;
   AddedLogits added_;
   Context* context_ = nullptr;
-  std::function<Status(std::span<double>)> sum_scalars_;
+  std::function<Status(std::span<double>)> sum_scalars_, sum_over_replica_;
+  int64_t replicas_of_classes_ = 1;  ///< Tensor-parallel ranks that have the same logits.
   std::optional<ReadbackOf<Squares>> squares_;  ///< None without a penalty.
 };
 

@@ -34,16 +34,13 @@ const Feature kValueLearning = {
                  job.train.value_learning.base.import_path;
         }};
 
-constexpr std::string_view kDataParallel = "data parallelism, with resources.zero_stage up to 2";
 constexpr std::string_view kTwoNetworks =
     "the logits of the other network would be added to those of two networks";
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kValueLearning, &kTensorParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kContextParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kPipelineParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
+      {&kValueLearning, &kContextParallel, kNotYet, "resources.context_parallel 1"},
+      {&kValueLearning, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
       {&kValueLearning, &kOffloadOptimizer, kNotYet, kOneOfTwo},
       {&kValueLearning, &kLocalSteps, kNotYet, kOneOfTwo},
       {&kValueLearning, &kReplay, kNotYet, kOneOfTwo},

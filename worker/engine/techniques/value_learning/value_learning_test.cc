@@ -1,6 +1,7 @@
 // Against the two networks by themselves, and steps against those of PyTorch in
 // tests/parity/value_parity_test.cc.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -15,8 +16,10 @@
 #include "common/formats/huggingface.h"
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
+#include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/models/added_network.h"
 #include "worker/engine/models/weights.h"
+#include "worker/engine/tensor/transfer.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -231,6 +234,42 @@ TEST(ValueLearning, MicroBatchesAddUpToTheWholeBatch) {
     EXPECT_NEAR(a.technique_metrics.at("value_logit_penalty_nats"),
                 b.technique_metrics.at("value_logit_penalty_nats"), 1e-6);
   }
+}
+
+// Of a vocabulary of 67 tokens one of two ranks has 33.
+TEST(ValueLearning, TensorParallelRanksAddTheLogitsOfTheirPartOfTheVocabulary) {
+  const int64_t columns = PaddedVocabulary(67);
+  const Batch batch = *RandomTokens(67, 16).Get(0, 0, 2);
+  const auto added = [&](Context& context, const LanguageModel& network) {
+    auto rows = TokenBatch::New(context, batch, 0);
+    WEFT_CHECK(rows.ok(), rows.status().message());
+    const Tensor hidden = *network.HiddenStates(context, *rows);
+    const Tensor logits =
+        *Tensor::New(context, Component::kWorkspace, DType::kF32, {rows->count, columns});
+    WEFT_CHECK(Clear(context.stream, logits.view()).ok(), "clear");
+    WEFT_CHECK(network.AddLogits(context, hidden, logits).ok(), "add");
+    return ValuesOf(logits.view());
+  };
+  Base whole(kBase, "fp32");
+  const std::vector<float> of_whole = added(whole.context, *whole.model);
+  RunRanks(2, std::chrono::seconds(20), [&](Collective& world) {
+    const TensorParallel ranks(&world);
+    Allocator allocator;
+    Context context;
+    context.allocator = &allocator;
+    const auto part = LoadAddedNetwork(Env::Posix(), context, kBase, PrecisionOf("fp32"), &ranks);
+    ASSERT_TRUE(part.ok()) << part.status().message();
+    const std::vector<float> of_part = added(context, **part);
+    const Shard::Range own = ranks.Part(67);
+    ASSERT_EQ(of_part.size(), of_whole.size());
+    for (int64_t i = 0; i < std::ssize(of_part); ++i) {
+      if (i % columns >= own.size()) continue;
+      EXPECT_NEAR(of_part[static_cast<size_t>(i)], of_whole[static_cast<size_t>(i + own.begin)],
+                  1e-5);
+    }
+    const auto rows = TokenBatch::New(context, batch, 0);
+    EXPECT_FALSE((*part)->Logits(context, *rows, nullptr).ok()) << "they are those of a part";
+  });
 }
 
 TEST(ValueLearning, WantsTheOtherNetworkForTraining) {
