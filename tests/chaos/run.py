@@ -152,7 +152,7 @@ class Runner:
 
     def workloads(self):
         """19 and 20 are promises of the same passes."""
-        kinds = 4
+        kinds = 5
         ran = self.run("coordinator_scheduler_test", "All/Workloads.*:Scheduling.Backfills*",
                        {"WEFT_WORKLOADS": str(self.options.workloads // kinds)})
 
