@@ -151,6 +151,7 @@ TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
     }
   }
   EXPECT_EQ(cells, 8 * std::ssize(kVerbs));
+  RecordProperty("cells", cells);
 }
 
 TEST_F(AccessTest, PeopleAreToldWhoTheyAreAndNobodyElseIs) {

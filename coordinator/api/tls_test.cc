@@ -280,6 +280,8 @@ TEST_F(TlsTest, CertificatesRotateUnderLoadWithoutAFailedCall) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(failed, 0);
   EXPECT_GT(calls, 500);
+  RecordProperty("calls", calls.load());
+  RecordProperty("failed_calls", failed.load());
   // What the first CA signed is worth nothing any more.
   v1::WhoAmIResponse who;
   std::ofstream(dir_ / "first-ca.pem") << first_ca;

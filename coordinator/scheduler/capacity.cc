@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "common/model/device_order.h"
 
@@ -70,10 +73,22 @@ std::string Words(const ComputeAmount& amount) {
   return amount.gpus > 0 ? Counted(amount.gpus, "GPU") : Counted(amount.cores, "core");
 }
 
-FreeMap WithCores(FreeMap free, int64_t cores) {
+FreeMap WithCores(FreeMap free, int64_t cores, const Plan* own) {
+  std::set<std::string> workers_of_own;
+  if (own != nullptr) workers_of_own.insert(own->rank_workers.begin(), own->rank_workers.end());
+  using Order = std::tuple<bool, bool, int64_t>;  // less comes first
+  std::vector<std::pair<Order, FreeCapacity*>> rooms;
   for (auto& [worker, room] : free) {
-    room.cores = std::min(room.cores, cores);
-    cores -= room.cores;
+    const bool holds_all = room.cores >= cores;
+    rooms.emplace_back(
+        Order(!workers_of_own.contains(worker), !holds_all, holds_all ? room.cores : -room.cores),
+        &room);
+  }
+  std::stable_sort(rooms.begin(), rooms.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [order, room] : rooms) {
+    room->cores = std::min(room->cores, cores);
+    cores -= room->cores;
   }
   return free;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -31,6 +32,11 @@ inline bool Covers(const ComputeAmount& total, const ComputeAmount& wanted) {
 /// GPUs of a plan on GPUs, else cores.
 ComputeAmount AmountOf(const Plan& plan);
 
+/// Cores that a rank on CPUs has at least.
+inline int64_t CoresOfARank(const ResourceSpec& resources) {
+  return std::max<int64_t>(resources.threads_per_rank, 1);
+}
+
 /// Everything that the workers of a cluster offer, broken GPUs left out.
 ComputeAmount AmountOf(const ClusterProfile& cluster);
 
@@ -44,8 +50,10 @@ void TakeCapacity(const Plan& plan, FreeMap& free);
 /// Whether all ranks have room where the plan puts them.
 bool Fits(const Plan& plan, FreeMap free);
 
-/// As much of it as has no more than `cores` cores together.
-FreeMap WithCores(FreeMap free, int64_t cores);
+/// As much of it as has no more than `cores` cores together: first of the workers where `own`
+/// (null: none) has ranks, then of the fullest worker that has that number, then of the emptiest
+/// ones.
+FreeMap WithCores(FreeMap free, int64_t cores, const Plan* own = nullptr);
 
 /// What is free on the workers of a cluster, indexed by how much that is: a plan finds its place
 /// among thousands of workers in the time that it takes to look at a few of them.

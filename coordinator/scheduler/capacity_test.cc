@@ -89,6 +89,24 @@ TEST(CapacityPool, AJobThatGivesAllCoresBackFindsTheMemoryThatItLeft) {
   EXPECT_EQ(pool.ToMap().at("m0").memory_bytes, AllFree(cluster).at("m0").memory_bytes);
 }
 
+TEST(WithCores, AreOfOwnWorkersThenOfTheFullestOneThatHasThemThenOfTheEmptiest) {
+  const FreeMap free = {{"a", {2, 100}}, {"b", {8, 100}}, {"c", {4, 100}}};
+  const auto cores = [&](int64_t most, const Plan* own) {
+    std::map<std::string, int64_t> left;
+    for (const auto& [worker, room] : WithCores(free, most, own)) {
+      if (room.cores > 0) left[worker] = room.cores;
+    }
+    return left;
+  };
+  using Cores = std::map<std::string, int64_t>;
+  EXPECT_EQ(cores(3, nullptr), (Cores{{"c", 3}}));
+  EXPECT_EQ(cores(10, nullptr), (Cores{{"b", 8}, {"c", 2}}));
+  EXPECT_EQ(cores(20, nullptr), (Cores{{"a", 2}, {"b", 8}, {"c", 4}}));
+  Plan own;
+  own.rank_workers = {"a"};
+  EXPECT_EQ(cores(4, &own), (Cores{{"a", 2}, {"c", 2}}));
+}
+
 TEST(CapacityPool, PlacesWhateverHasRoomAndNothingElse) {
   std::mt19937 random(3);
   for (int round = 0; round < 2000; ++round) {

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <utility>
+
+#include "coordinator/scheduler/capacity.h"
 
 namespace weft::coordinator {
 namespace {
@@ -73,16 +76,23 @@ FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster) {
   return held;
 }
 
-std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most_ranks,
+std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most,
                                      const ClusterProfile& cluster, const PlanFunction& plan) {
   const Plan& present = *job.plan;
   const ResourceSpec& resources = job.spec->resources;
   if (!job.saved || resources.ranks > 0) return std::nullopt;
-  if (most_ranks < std::max<int64_t>(resources.min_ranks, 1)) return std::nullopt;
-  if (most_ranks >= std::ssize(present.rank_workers)) return std::nullopt;
+  const bool devices = OnDevices(present);
+  const int64_t of_a_rank = devices ? 1 : CoresOfARank(resources);
+  if (most < of_a_rank * std::max<int64_t>(resources.min_ranks, 1)) return std::nullopt;
+  if (most >= ComputeOf(present)) return std::nullopt;
   JobSpec spec = WithDevice(*job.spec, &present, cluster);
-  spec.resources.max_ranks = most_ranks;
-  const ClusterProfile part = FreePart(cluster, HeldBy(present, cluster));
+  FreeMap held = HeldBy(present, cluster);
+  if (devices) {
+    spec.resources.max_ranks = most;
+  } else {
+    held = WithCores(std::move(held), most);
+  }
+  const ClusterProfile part = FreePart(cluster, held);
   Result<Plan> fewer = BetterPlan(spec, present, job.history.ran_out_of_memory, part, plan);
   if (!fewer.ok() || ComputeOf(*fewer) >= ComputeOf(present)) return std::nullopt;
   const double before = present.prediction.step_seconds, after = fewer->prediction.step_seconds;

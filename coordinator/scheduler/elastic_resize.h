@@ -43,9 +43,10 @@ std::optional<PlanChange> FindScaleBack(const RunningJob& job, const BeforeScale
 /// What the ranks of `plan` hold, as if that were all that is free.
 FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster);
 
-/// The plan with at most `most_ranks` on what the job holds already, so that the rest is free for
-/// others; nullopt: there is none, or the job may not have fewer. Pure except `plan`.
-std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most_ranks,
+/// The plan with at most `most` GPUs, or cores, of those that the job holds already, so that the
+/// rest is free for others; nullopt: there is none, or the job may not have fewer. Pure except
+/// `plan`.
+std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most,
                                      const ClusterProfile& cluster, const PlanFunction& plan);
 
 }  // namespace weft::coordinator

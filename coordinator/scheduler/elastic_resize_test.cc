@@ -148,6 +148,22 @@ AttemptRecord Ended(Reason reason, const Plan& plan = {}) {
   return attempt;
 }
 
+TEST(Shrink, AJobOnCpusKeepsSomeOfItsCores) {
+  Situation s;
+  s.job.spec = &s.spec;
+  s.job.plan = &s.plan;
+  const std::optional<PlanChange> shrink = FindShrink(s.job, 1, s.cluster, Planner());
+  ASSERT_TRUE(shrink);
+  EXPECT_THAT(shrink->plan.rank_workers, ElementsAre("a"));
+  EXPECT_EQ(shrink->why, "2 to 1 ranks: 0.5 times as fast by the plan");
+  EXPECT_FALSE(FindShrink(s.job, 2, s.cluster, Planner())) << "it has no more";
+  s.spec.resources.threads_per_rank = 2;
+  EXPECT_FALSE(FindShrink(s.job, 1, s.cluster, Planner())) << "a rank needs two";
+  s.spec.resources.threads_per_rank = 0;
+  s.spec.resources.min_ranks = 2;
+  EXPECT_FALSE(FindShrink(s.job, 1, s.cluster, Planner()));
+}
+
 TEST(Growth, AWorkerThatComesAndGoesIsWaitedForLongerEachTime) {
   Situation s;
   for (double wait : {120.0, 240.0, 480.0, 960.0}) {

@@ -14,14 +14,16 @@ struct Claims {
     claims.push_back({priority, at, least, most, &shares[claims.size()]});
   }
 
-  std::vector<int64_t> Share(int64_t gpus, double exponent) {
-    ShareGpus(claims, gpus, exponent);
+  std::vector<int64_t> Share(int64_t total, double exponent) {
+    ShareCompute(claims, total, exponent);
     std::vector<int64_t> result;
-    for (const GpuShare& share : shares) result.push_back(share.beyond ? -share.gpus : share.gpus);
+    for (const ComputeShare& share : shares) {
+      result.push_back(share.beyond ? -share.amount : share.amount);
+    }
     return result;
   }
 
-  std::vector<GpuShare> shares;
+  std::vector<ComputeShare> shares;
   std::vector<ShareClaim> claims;
 };
 

@@ -36,7 +36,8 @@ struct RankedJob {
   Turn turn;
   double seconds = 0;       ///< Until its end once it runs.
   bool known_size = false;  ///< Else it counts as the median of the others.
-  GpuShare share = {};
+  bool on_devices = false;  ///< Where its share is; as far as is known before its plan.
+  ComputeShare share = {};
 };
 
 /// Computes turns.

@@ -5,8 +5,6 @@
 #include <limits>
 #include <set>
 
-#include "coordinator/scheduler/elastic_shares.h"
-
 namespace weft::coordinator {
 namespace {
 
@@ -30,9 +28,9 @@ CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& ac
 }
 
 /// A power of two, so that plans can be used again while the number changes.
-int64_t RanksWithin(int64_t gpus, int64_t least) {
-  const auto most = static_cast<uint64_t>(std::max<int64_t>(gpus, 1));
-  return std::max(static_cast<int64_t>(std::bit_floor(most)), least);
+int64_t PowerOfTwoWithin(int64_t most, int64_t least) {
+  const auto positive = static_cast<uint64_t>(std::max<int64_t>(most, 1));
+  return std::max(static_cast<int64_t>(std::bit_floor(positive)), least);
 }
 
 /// Its plan for this cluster is still to be found.
@@ -45,10 +43,14 @@ bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {
 }
 
 /// What the job has when it starts again, or needs at least.
-int64_t LeastGpus(const QueuedJob& job) {
-  if (job.next_plan != nullptr) return AmountOf(*job.next_plan).gpus;
+ComputeAmount LeastOf(const RankedJob& ranked) {
+  const QueuedJob& job = *ranked.job;
+  if (job.next_plan != nullptr) return AmountOf(*job.next_plan);
   const ResourceSpec& resources = job.spec->resources;
-  return std::max<int64_t>({resources.ranks, resources.min_ranks, 1});
+  const int64_t ranks = std::max<int64_t>({resources.ranks, resources.min_ranks, 1});
+  if (ranked.on_devices) return {ranks, 0};
+  const int64_t fixed = resources.ranks > 0 ? ranked.turn.amount.cores : 0;
+  return {0, std::max(ranks * CoresOfARank(resources), fixed)};
 }
 
 FreeMap Everything(const ClusterProfile& cluster) {
@@ -70,6 +72,9 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       plan_(plan),
       total_(AmountOf(snapshot.cluster)),
       turns_(snapshot.rules, total_),
+      has_devices_(
+          std::any_of(snapshot.cluster.workers.begin(), snapshot.cluster.workers.end(),
+                      [](const WorkerProfile& worker) { return worker.device == "cuda"; })),
       holding_(snapshot.queues, total_),
       held_(holding_),
       free_(snapshot.cluster, snapshot.free),
@@ -100,21 +105,20 @@ SchedulerDecisions SchedulingPass::Run() && {
   decisions_.waits.reserve(snapshot_.queue.size());
   JobOrder order(snapshot_, turns_, held_);
   ShareAmong(order);
-  for (const QueuedJob& job : snapshot_.queue) {
-    const bool cpus = job.spec->resources.device == "cpu";
-    if (GoesFirst(job) && !cpus) promised_gpus_ += LeastGpus(job);
-  }
+  order.ForEach([&](const RankedJob& ranked) {
+    if (GoesFirst(*ranked.job)) promised_ += LeastOf(ranked);
+  });
   for (auto job = snapshot_.queue.rbegin();
        job != snapshot_.queue.rend() && std::ssize(planned_last_) < kPlannedLast; ++job) {
     if (IsUnplanned(*job) && job->infeasible_reason == nullptr && job->given_up_reason == nullptr) {
       planned_last_.insert(&*job);
     }
   }
-  std::set<size_t> have_their_shares;  // queues
+  std::set<std::pair<size_t, bool>> have_their_shares;  // queues, on GPUs and on CPUs
   while (const RankedJob* ranked = order.Next()) {
     // Jobs that run have their share before those start for which none is left.
     if (ranked->share.beyond && !GoesFirst(*ranked->job) &&
-        have_their_shares.insert(ranked->turn.queue).second) {
+        have_their_shares.emplace(ranked->turn.queue, ranked->on_devices).second) {
       Grow(1, ranked);
     }
     Consider(*ranked);
@@ -151,20 +155,18 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
   if (others_first && !held_by_planning_ && ranked.known_size) {
     // Most of a long queue ends here.
     ComputeAmount amount = ranked.turn.amount;
-    if (const int64_t most = MostRanks(*job.spec, ranked.share);
-        most > 0 && job.last_plan == nullptr) {
-      amount.gpus = std::min(amount.gpus, most);
+    if (const int64_t most = MostOf(ranked); most > 0 && job.last_plan == nullptr) {
+      int64_t& wanted = ranked.on_devices ? amount.gpus : amount.cores;
+      wanted = std::min(wanted, most);
     }
     const bool soon = Covers(outlook_.pool.total(), amount);
     const bool fits = soon && tried_backfills_ < kBackfills;
     if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
   }
   Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
-  if (candidate.spec.resources.device == "cuda") {
-    candidate.spec.resources.max_ranks = MostRanks(*job.spec, ranked.share);
-  }
   if (GoesFirst(job)) LeaveOthersTheirPromise(candidate);
   if (!KeepWithinLimit(candidate)) return;
+  KeepToShare(candidate);
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
   } else {
@@ -225,15 +227,18 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
 }
 
 void SchedulingPass::LeaveOthersTheirPromise(Candidate& candidate) {
-  if (candidate.job.spec->resources.device == "cpu") return;
-  const int64_t least = LeastGpus(candidate.job);
-  promised_gpus_ -= least;
+  const ComputeAmount least = LeastOf(candidate.ranked);
+  promised_ -= least;
   ResourceSpec& resources = candidate.spec.resources;
-  if (resources.device != "cuda" || resources.ranks > 0) return;
+  if (resources.ranks > 0) return;
   // Its share may be larger than the one for which others were stopped.
-  int64_t& most = resources.max_ranks;
-  const int64_t within = RanksWithin(free_.total().gpus - promised_gpus_, least);
-  most = most > 0 ? std::min(most, within) : within;
+  if (resources.device == "cuda") {
+    int64_t& most = resources.max_ranks;
+    const int64_t within = PowerOfTwoWithin(free_.total().gpus - promised_.gpus, least.gpus);
+    most = most > 0 ? std::min(most, within) : within;
+  } else if (promised_.cores > 0) {
+    candidate.most_cores = PowerOfTwoWithin(free_.total().cores - promised_.cores, least.cores);
+  }
 }
 
 bool SchedulingPass::KeepWithinLimit(Candidate& candidate) {
@@ -251,11 +256,11 @@ bool SchedulingPass::KeepWithinLimit(Candidate& candidate) {
   }
   if (devices) {
     int64_t& most = resources.max_ranks;
-    const int64_t within = RanksWithin(*left, least);
+    const int64_t within = PowerOfTwoWithin(*left, least);
     candidate.limited = within < (most > 0 ? most : total_.gpus);
     if (candidate.limited) most = within;
   } else {
-    candidate.limited = *left < total_.cores;
+    candidate.limited = *left < candidate.most_cores.value_or(total_.cores);
     if (candidate.limited) candidate.most_cores = left;
   }
   return true;
@@ -316,6 +321,34 @@ bool SchedulingPass::WaitsForLimit(const RankedJob& ranked, const ComputeAmount&
   return true;
 }
 
+template <class Function>
+Result<Plan> SchedulingPass::PlanWithinShare(const Candidate& candidate, const ComputeAmount& room,
+                                             Function plan) {
+  Result<Plan> within = plan(candidate.spec, candidate.most_cores);
+  const bool fails = !within.ok() && !HasNoAnswerYet(within.status());
+  if (!fails || !candidate.beyond_share) return within;
+  const bool devices = candidate.spec.resources.device == "cuda";
+  if ((devices ? room.gpus : room.cores) <= candidate.ranked.share.amount) return within;
+  JobSpec spec = candidate.spec;
+  spec.resources.max_ranks = candidate.beyond_share->max_ranks;
+  return plan(spec, candidate.beyond_share->most_cores);
+}
+
+ClusterProfile SchedulingPass::FreeWithCores(std::optional<int64_t> most_cores) const {
+  if (!most_cores) return *part_;
+  return FreePart(snapshot_.cluster, WithCores(free_.ToMap(), *most_cores));
+}
+
+Result<Plan> SchedulingPass::PlanForWhole(const JobSpec& spec, std::optional<int64_t> most_cores) {
+  if (!most_cores) return BestPlan(spec, snapshot_.cluster, plan_);
+  auto known = whole_with_cores_.find(*most_cores);
+  if (known == whole_with_cores_.end()) {
+    const FreeMap some = WithCores(Everything(snapshot_.cluster), *most_cores);
+    known = whole_with_cores_.emplace(*most_cores, FreePart(snapshot_.cluster, some)).first;
+  }
+  return BestPlan(spec, known->second, plan_);
+}
+
 Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   const QueuedJob& job = candidate.job;
   const JobSpec& spec = candidate.spec;
@@ -324,7 +357,8 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   const bool some = plans && !part_->workers.empty();
   if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr && some) {
     ++plans_for_free_;
-    Result<Plan> smaller = BestPlan(WithLessMemory(spec, *job.last_plan), *part_, plan_);
+    Result<Plan> smaller =
+        BestPlan(WithLessMemory(spec, *job.last_plan), FreeWithCores(candidate.most_cores), plan_);
     if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
   }
   if (job.next_plan != nullptr) {
@@ -334,7 +368,8 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   }
   if (job.replanned && job.last_plan != nullptr && some) {
     ++plans_for_free_;
-    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory, *part_, plan_);
+    Result<Plan> better = BetterPlan(spec, *job.last_plan, job.ran_out_of_memory,
+                                     FreeWithCores(candidate.most_cores), plan_);
     if (better.ok() && better->prediction.step_seconds < job.last_plan->prediction.step_seconds) {
       return better;
     }
@@ -346,9 +381,10 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   if (free_.total().cores < 1) return ExhaustedError("every worker is taken");
   if (some) {
     ++plans_for_free_;
-    if (!candidate.most_cores) return BestPlan(spec, *part_, plan_);
-    return BestPlan(
-        spec, FreePart(snapshot_.cluster, WithCores(free_.ToMap(), *candidate.most_cores)), plan_);
+    return PlanWithinShare(candidate, free_.total(),
+                           [this](const JobSpec& said, std::optional<int64_t> most_cores) {
+                             return BestPlan(said, FreeWithCores(most_cores), plan_);
+                           });
   }
   WEFT_ASSIGN_OR_RETURN(Plan wanted, Wanted(candidate));
   std::optional<Plan> placed = free_.Place(wanted);
@@ -362,13 +398,10 @@ Result<Plan> SchedulingPass::Wanted(const Candidate& candidate) {
     if (!whole_) whole_.emplace(snapshot_.cluster, Everything(snapshot_.cluster));
     if (whole_->Place(*job.last_plan)) return *job.last_plan;
   }
-  Result<Plan> wanted =
-      !candidate.most_cores
-          ? BestPlan(candidate.spec, snapshot_.cluster, plan_)
-          : BestPlan(candidate.spec,
-                     FreePart(snapshot_.cluster,
-                              WithCores(Everything(snapshot_.cluster), *candidate.most_cores)),
-                     plan_);
+  Result<Plan> wanted = PlanWithinShare(
+      candidate, total_, [this](const JobSpec& said, std::optional<int64_t> most_cores) {
+        return PlanForWhole(said, most_cores);
+      });
   if (wanted.ok() && !candidate.ranked.known_size && job.last_plan == nullptr) {
     decisions_.sizes.emplace_back(job.id,
                                   JobSize{AmountOf(*wanted), wanted->prediction.step_seconds});
@@ -413,29 +446,6 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   // Of its last plan there may be a measurement.
   if (last != nullptr && ComputeOf(*last) == ComputeOf(plan)) return ranked.seconds;
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
-}
-
-void SchedulingPass::ShareAmong(JobOrder& order) {
-  std::vector<ShareClaim> claims;
-  const auto add = [&](const JobSpec& spec, const Turn& turn, GpuShare& share) {
-    if (turn.amount.gpus == 0 && turn.amount.cores > 0) return;
-    const ResourceSpec& resources = spec.resources;
-    const int64_t ranks = resources.ranks > 0 ? turn.amount.gpus : 0;
-    claims.push_back({turn.priority, turn.at, std::max<int64_t>({ranks, resources.min_ranks, 1}),
-                      ranks > 0 ? ranks : resources.max_ranks, &share});
-  };
-  order.ForEach([&](RankedJob& ranked) { add(*ranked.job->spec, ranked.turn, ranked.share); });
-  const double restart = 2 * snapshot_.rules.scale_up.restart.assumed_start_seconds;
-  for (RankedActive& active : active_) {
-    if (active.seconds_left > restart) add(*active.job->job.spec, active.turn, active.share);
-  }
-  if (claims.size() > 1) {
-    ShareGpus(std::move(claims), total_.gpus, snapshot_.rules.share_exponent);
-  }
-}
-
-int64_t SchedulingPass::MostRanks(const JobSpec& spec, const GpuShare& share) {
-  return spec.resources.ranks > 0 || share.gpus == 0 ? spec.resources.max_ranks : share.gpus;
 }
 
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {

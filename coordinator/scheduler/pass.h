@@ -18,6 +18,12 @@ namespace weft::coordinator {
 /// Jobs that one pass looks for a place for among those that run.
 inline constexpr int kDisplacing = 16;
 
+/// Bounds of a size that a job leaves to the planner.
+struct SizeBounds {
+  int64_t max_ranks = 0;                   ///< 0: any number.
+  std::optional<int64_t> most_cores = {};  ///< Of a job on CPUs.
+};
+
 /// One call of Schedule.
 class SchedulingPass {
  public:
@@ -32,7 +38,9 @@ class SchedulingPass {
     const QueuedJob& job;
     JobSpec spec;                            ///< WithDevice.
     bool limited = false;                    ///< The limit of its queue leaves it fewer ranks.
-    std::optional<int64_t> most_cores = {};  ///< The same in cores, on CPUs.
+    std::optional<int64_t> most_cores = {};  ///< On CPUs, by that limit or its share.
+    /// What it may have where its share is too small.
+    std::optional<SizeBounds> beyond_share = {};
   };
   /// What will be free.
   struct Outlook {
@@ -63,14 +71,19 @@ class SchedulingPass {
   /// What a job waits for: its last plan where the cluster has room for that, else the plan for the
   /// whole cluster.
   Result<Plan> Wanted(const Candidate& candidate);
+  /// `plan(spec, most_cores)` within the share of the job or, where that is not enough and `room`
+  /// has more, beyond it.
+  template <class Function>
+  static Result<Plan> PlanWithinShare(const Candidate& candidate, const ComputeAmount& room,
+                                      Function plan);
+  /// What is free, with at most `most_cores` cores of it, where there is some.
+  ClusterProfile FreeWithCores(std::optional<int64_t> most_cores) const;
+  /// The plan for the whole cluster, with at most `most_cores` cores of it.
+  Result<Plan> PlanForWhole(const JobSpec& spec, std::optional<int64_t> most_cores);
   /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
   bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
   /// The job starts, unless the plan takes more than its queue may hold: then it waits.
   void Start(const RankedJob& ranked, Plan plan);
-  /// What each job that leaves its ranks open should have of the GPUs.
-  void ShareAmong(JobOrder& order);
-  /// Most ranks of a job; 0: any number.
-  static int64_t MostRanks(const JobSpec& spec, const GpuShare& share);
   /// The earliest start of the job with the reservation by `plan`, which displaces those that it
   /// may when all others have ended.
   std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;
@@ -89,6 +102,14 @@ class SchedulingPass {
   void AwaitPlan(const RankedJob& ranked, const Status& status);
   void WaitInfeasible(const Candidate& candidate, const Status& status);
 
+  // pass_share.cc
+  /// What each job that leaves its ranks open should have of the GPUs, or of the cores.
+  void ShareAmong(JobOrder& order);
+  /// Most GPUs, or cores, of a job by its share; 0: any number.
+  static int64_t MostOf(const RankedJob& ranked);
+  /// Has a size that the job leaves to the planner keep to its share.
+  static void KeepToShare(Candidate& candidate);
+
   // pass_displace.cc
   /// The job has no room: it gets it from jobs that stop, or waits for `wanted`.
   void AwaitRoom(const Candidate& candidate, const Plan& wanted);
@@ -101,23 +122,31 @@ class SchedulingPass {
   /// What would start the job now, for people.
   void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
   /// Jobs that run take what is free, up to `shares` times their share. With `before` those that go
-  /// before that job: of its queue, and of no lower priority.
+  /// before that job: of its queue and kind of device, and of no lower priority.
   void Grow(int64_t shares, const RankedJob* before);
+  /// Whether that job does.
+  bool GrowOne(const RankedActive& active, int64_t shares, const RankedJob* before);
+  /// The larger plan of a job within `bounds`; `others`: what its queue holds without it.
+  std::optional<PlanChange> LargerPlan(const RankedActive& active, SizeBounds bounds,
+                                       const QueueTree& others) const;
 
   const SchedulerSnapshot& snapshot_;
   const PlanFunction& plan_;
   const ComputeAmount total_;
   const TurnRules turns_;
   std::set<const QueuedJob*> planned_last_;  ///< Submitted last, and not planned yet.
-  int64_t promised_gpus_ = 0;  ///< Least of jobs that go first and have not had their turn.
-  QueueTree holding_;          ///< What jobs hold, with those that stop and what they go on with.
-  QueueTree held_;             ///< Without them, with those that take their place.
-  CapacityPool free_;          ///< Now, without what is promised.
+  const bool has_devices_;                   ///< Some worker has GPUs.
+  ComputeAmount promised_;  ///< Least of jobs that go first and have not had their turn.
+  QueueTree holding_;       ///< What jobs hold, with those that stop and what they go on with.
+  QueueTree held_;          ///< Without them, with those that take their place.
+  CapacityPool free_;       ///< Now, without what is promised.
   Outlook outlook_;
   std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
+  /// As much of it as has that number of cores, for the planner.
+  std::map<int64_t, ClusterProfile> whole_with_cores_;
   std::optional<Reservation> reservation_;
   Turn reserved_turn_;                  ///< Of the job that has it.
   std::string held_back_by_;            ///< The first job that waits.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -32,6 +33,37 @@ Plan GivenUp(const Plan& from, const Plan& to) {
     left.rank_devices.push_back(DeviceOf(from, rank));
   }
   return left;
+}
+
+/// Whether `to` has fewer cores than `from` on some worker.
+bool GivesUpCores(const Plan& from, const Plan& to) {
+  std::map<std::string, int64_t> given_up;
+  for (const std::string& worker : from.rank_workers) given_up[worker] += from.threads_per_rank;
+  for (const std::string& worker : to.rank_workers) given_up[worker] -= to.threads_per_rank;
+  return std::any_of(given_up.begin(), given_up.end(),
+                     [](const auto& cores) { return cores.second > 0; });
+}
+
+/// Up to `shares` times its share for a job that may grow; nullopt: it has as much. `others_wait`:
+/// for what it would take.
+std::optional<SizeBounds> BoundsOfGrowth(const RankedActive& active, int64_t shares,
+                                         bool others_wait) {
+  const RunningJob& job = active.job->job;
+  const bool devices = OnDevices(*job.plan);
+  SizeBounds bounds{job.spec->resources.max_ranks, {}};
+  const bool keeps_ranks = !devices && job.spec->resources.ranks > 0;
+  if (active.share.amount == 0 || keeps_ranks) {
+    return others_wait && !devices ? std::nullopt : std::optional(bounds);
+  }
+  if (shares == 1 && active.share.beyond) return std::nullopt;
+  const int64_t most = shares * active.share.amount;
+  if (most <= ComputeOf(*job.plan)) return std::nullopt;
+  if (!devices) {
+    bounds.most_cores = most;
+  } else {
+    bounds.max_ranks = bounds.max_ranks > 0 ? std::min(most, bounds.max_ranks) : most;
+  }
+  return bounds;
 }
 
 std::string Names(const std::vector<std::string>& ids) {
@@ -117,7 +149,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
                                double wait_seconds) {
   const RankedJob& ranked = candidate.ranked;
   const SchedulerRules& rules = snapshot_.rules;
-  if (ranked.share.gpus == 0 || ranked.share.beyond) return false;
+  if (ranked.share.amount == 0 || ranked.share.beyond) return false;
   // Those whose turn is last give first.
   std::vector<const RankedActive*> last_first;
   for (const RankedActive& active : active_) last_first.push_back(&active);
@@ -143,18 +175,23 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
                      wait_seconds > RestartSeconds(job, rules.scale_up.restart);
     if (!may) continue;
     std::optional<PlanChange> change;
-    if (active->share.gpus > 0 && !active->share.beyond) {
+    if (active->share.amount > 0 && !active->share.beyond) {
       if (job.spec->resources.ranks > 0 || shrinking_ >= kShrinking ||
-          std::ssize(job.plan->rank_workers) <= active->share.gpus) {
+          ComputeOf(*job.plan) <= active->share.amount) {
         continue;
       }
       ++shrinking_;
-      change = FindShrink(job, active->share.gpus, snapshot_.cluster, plan_);
+      change = FindShrink(job, active->share.amount, snapshot_.cluster, plan_);
       if (!change) continue;
     } else if (ClaimOf(ranked.turn, wait_seconds, *active, held_, rules) != Claim::kShorter) {
       continue;
     }
     pool.Release(*job.plan);
+    // Of the memory of a machine others on CPUs may hold what the plan counts on.
+    if (change && !pool.Fits(change->plan)) {
+      pool.Take(*job.plan);
+      continue;
+    }
     if (change) pool.Take(change->plan);
     gives.push_back({active, std::move(change)});
     if (!Covers(pool.total(), AmountOf(wanted))) continue;
@@ -272,8 +309,7 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
 }
 
 void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
-  const ScaleUpRules& rules = snapshot_.rules.scale_up;
-  if (rules.after_seconds <= 0) return;
+  if (snapshot_.rules.scale_up.after_seconds <= 0) return;
   // The one with the least left comes first: it gives back soonest what it takes.
   std::vector<const RankedActive*> shortest_first;
   for (const RankedActive& active : active_) shortest_first.push_back(&active);
@@ -284,78 +320,91 @@ void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {
   for (const RankedActive* active : shortest_first) {
     const ComputeAmount left = free_.total();
     if (growing_ >= kGrowing || (left.gpus < 1 && left.cores < 1)) break;
-    const bool comes_before = before == nullptr || (active->turn.queue == before->turn.queue &&
-                                                    active->turn.priority >= before->turn.priority);
-    if (!comes_before || (before != nullptr && !OnDevices(*active->job->job.plan))) continue;
-    const RunningJob& job = active->job->job;
-    const GpuShare& share = active->share;
-    const bool devices = OnDevices(*job.plan);
-    if ((devices ? left.gpus : left.cores) < 1) continue;
-    if (!active->job->may_stop || !MayScaleUp(job, rules)) continue;
-    JobSpec spec = *job.spec;
-    if (devices && share.gpus > 0) {
-      if (shares == 1 && share.beyond) continue;
-      const int64_t most = shares * share.gpus;
-      if (most <= std::ssize(job.plan->rank_workers)) continue;
-      spec.resources.max_ranks =
-          spec.resources.max_ranks > 0 ? std::min(most, spec.resources.max_ranks) : most;
-    }
-    ++growing_;
-    const auto& own = job.plan->rank_workers;
-    ClusterProfile steady;
-    for (const WorkerProfile& worker : snapshot_.cluster.workers) {
-      const std::string& id = worker.worker_id;
-      if (!snapshot_.new_workers.contains(id) ||
-          std::find(own.begin(), own.end(), id) != own.end()) {
-        steady.workers.push_back(worker);
-      }
-    }
-    CapacityPool with_own = free_;
-    with_own.Release(*job.plan);
-    FreeMap room = with_own.ToMap();
-    const size_t queue = active->turn.queue;
-    QueueTree holding = holding_;
-    holding.Give(queue, AmountOf(*job.plan));
-    if (const auto gpus = holding.GpusLeft(queue); gpus && devices) {
-      int64_t& most = spec.resources.max_ranks;
-      most = most > 0 ? std::min(most, *gpus) : *gpus;
-    } else if (const auto cores = holding.CoresLeft(queue); cores && !devices) {
-      room = WithCores(std::move(room), *cores);
-    }
-    RunningJob growing = job;
-    growing.spec = &spec;
-    std::optional<PlanChange> change = FindScaleUp(growing, steady, room, rules, plan_);
-    // What a job with resources.ranks had before may be more than its queue may hold by now.
-    if (!change || holding.LimitedBy(queue, AmountOf(change->plan)) != nullptr) continue;
-    Outlook outlook = outlook_;
-    outlook.pool.Release(*job.plan);
-    outlook.pool.Take(change->plan);
-    (void)outlook.releases.Remove({job.plan});
-    plans_.push_back(change->plan);
-    outlook.releases.Add(active->seconds_left * change->plan.prediction.step_seconds /
-                             job.plan->prediction.step_seconds,
-                         plans_.back(), active->job->id);
-    if (!held_back_by_.empty()) {
-      if (!reservation_) continue;
-      std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
-      if (!kept || kept->seconds > reservation_->seconds) continue;
-      reservation_ = std::move(kept);
-    }
-    outlook_ = std::move(outlook);
-    free_.Release(*job.plan);
-    free_.Take(change->plan);
-    // Until it has stopped nobody else has what it gives up.
-    if (devices) free_.Take(GivenUp(*job.plan, change->plan));
-    part_.reset();
-    holding_ = std::move(holding);
-    holding_.Take(queue, AmountOf(change->plan));
-    held_.Give(queue, AmountOf(*job.plan));
-    held_.Take(queue, AmountOf(change->plan));
-    grown.insert(active->job->id);
-    decisions_.resizes.push_back({active->job->id, *std::move(change), ""});
+    if (GrowOne(*active, shares, before)) grown.insert(active->job->id);
   }
   std::erase_if(active_,
                 [&](const RankedActive& active) { return grown.contains(active.job->id); });
+}
+
+std::optional<PlanChange> SchedulingPass::LargerPlan(const RankedActive& active, SizeBounds bounds,
+                                                     const QueueTree& others) const {
+  const Plan& present = *active.job->job.plan;
+  const auto& own = present.rank_workers;
+  ClusterProfile steady;
+  for (const WorkerProfile& worker : snapshot_.cluster.workers) {
+    const std::string& id = worker.worker_id;
+    if (!snapshot_.new_workers.contains(id) || std::find(own.begin(), own.end(), id) != own.end()) {
+      steady.workers.push_back(worker);
+    }
+  }
+  CapacityPool with_own = free_;
+  with_own.Release(present);
+  FreeMap room = with_own.ToMap();
+  const size_t queue = active.turn.queue;
+  if (OnDevices(present)) {
+    if (const auto gpus = others.GpusLeft(queue)) {
+      bounds.max_ranks = bounds.max_ranks > 0 ? std::min(bounds.max_ranks, *gpus) : *gpus;
+    }
+  } else {
+    if (const auto cores = others.CoresLeft(queue)) {
+      bounds.most_cores = std::min(bounds.most_cores.value_or(*cores), *cores);
+    }
+    if (bounds.most_cores) room = WithCores(std::move(room), *bounds.most_cores, &present);
+  }
+  JobSpec spec = *active.job->job.spec;
+  spec.resources.max_ranks = bounds.max_ranks;
+  RunningJob growing = active.job->job;
+  growing.spec = &spec;
+  return FindScaleUp(growing, steady, room, snapshot_.rules.scale_up, plan_);
+}
+
+bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const RankedJob* before) {
+  const RunningJob& job = active.job->job;
+  const bool devices = OnDevices(*job.plan);
+  const size_t queue = active.turn.queue;
+  if (before != nullptr &&
+      (queue != before->turn.queue || active.turn.priority < before->turn.priority ||
+       devices != before->on_devices)) {
+    return false;
+  }
+  if ((devices ? free_.total().gpus : free_.total().cores) < 1) return false;
+  if (!active.job->may_stop || !MayScaleUp(job, snapshot_.rules.scale_up)) return false;
+  const std::optional<SizeBounds> bounds = BoundsOfGrowth(active, shares, before != nullptr);
+  if (!bounds) return false;
+  ++growing_;
+  QueueTree holding = holding_;
+  holding.Give(queue, AmountOf(*job.plan));
+  std::optional<PlanChange> change = LargerPlan(active, *bounds, holding);
+  // What a job with resources.ranks had before may be more than its queue may hold by now.
+  if (!change || holding.LimitedBy(queue, AmountOf(change->plan)) != nullptr) return false;
+  // Others would start on cores that it still holds.
+  if (before != nullptr && !devices && GivesUpCores(*job.plan, change->plan)) return false;
+  Outlook outlook = outlook_;
+  outlook.pool.Release(*job.plan);
+  outlook.pool.Take(change->plan);
+  (void)outlook.releases.Remove({job.plan});
+  plans_.push_back(change->plan);
+  outlook.releases.Add(active.seconds_left * change->plan.prediction.step_seconds /
+                           job.plan->prediction.step_seconds,
+                       plans_.back(), active.job->id);
+  if (!held_back_by_.empty()) {
+    if (!reservation_) return false;
+    std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
+    if (!kept || kept->seconds > reservation_->seconds) return false;
+    reservation_ = std::move(kept);
+  }
+  outlook_ = std::move(outlook);
+  free_.Release(*job.plan);
+  free_.Take(change->plan);
+  // Until it has stopped nobody else has what it gives up.
+  if (devices) free_.Take(GivenUp(*job.plan, change->plan));
+  part_.reset();
+  holding_ = std::move(holding);
+  holding_.Take(queue, AmountOf(change->plan));
+  held_.Give(queue, AmountOf(*job.plan));
+  held_.Take(queue, AmountOf(change->plan));
+  decisions_.resizes.push_back({active.job->id, *std::move(change), ""});
+  return true;
 }
 
 }  // namespace weft::coordinator

@@ -15,7 +15,7 @@ struct RankedActive {
   Turn turn;
   double seconds_left = 0;
   double lost_seconds = 0;  ///< On each of its devices: since the checkpoint, and for the restart.
-  GpuShare share = {};
+  ComputeShare share = {};
 };
 
 /// By what right a job displaces another.

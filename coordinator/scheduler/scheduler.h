@@ -80,8 +80,8 @@ struct SchedulerRules {
   double protected_seconds = 300;
   /// A job that was displaced so often gives way to higher priorities and owners of quotas alone.
   int64_t most_preemptions = 20;
-  /// How jobs that leave their number of ranks open share the GPUs (ShareGpus). 1: equal parts;
-  /// larger: more for those with little work left.
+  /// How jobs that leave their number of ranks open share the GPUs, or the cores (ShareCompute). 1:
+  /// equal parts; larger: more for those with little work left.
   double share_exponent = 5;
   /// Predicted times may be wrong by this part of them, for the earliest and latest start.
   double prediction_error = 0.2;

@@ -328,6 +328,11 @@ TEST(Scheduler, CoresThatTheLimitOfAQueueLeavesBoundASizeThatIsOpen) {
   EXPECT_EQ(AmountOf(decisions.starts[0].plan).cores, 6);
   s.Job("late", 0, 0);
   decisions = Schedule(s.snapshot, all);
+  ASSERT_EQ(decisions.starts.size(), 2u);
+  EXPECT_EQ(AmountOf(decisions.starts[0].plan).cores, 4) << "its share";
+  EXPECT_EQ(AmountOf(decisions.starts[1].plan).cores, 2) << "what the limit leaves";
+  s.Job("last", 0, 0);
+  decisions = Schedule(s.snapshot, all);
   ASSERT_EQ(decisions.waits.size(), 1u);
   EXPECT_EQ(decisions.waits[0].reason, Reason::kWaitingForQuota);
 }

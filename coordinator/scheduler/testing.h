@@ -50,24 +50,33 @@ inline Plan GpuPlan(int64_t ranks) {
   return plan;
 }
 
-/// A planner that wants resources.ranks GPUs or, where that is 0, the largest power of two of them
-/// that there is, within min_ranks and max_ranks.
+/// Ranks of a core each, which are nowhere yet. Steps take a second over their number.
+inline Plan CorePlan(int64_t ranks) {
+  Plan plan = GpuPlan(ranks);
+  plan.device = "cpu";
+  plan.rank_devices.clear();
+  return plan;
+}
+
+/// A planner that wants resources.ranks GPUs (of a job on CPUs cores) or, where that is 0, the
+/// largest power of two of them that there is, within min_ranks and max_ranks.
 inline Result<PlanReport> PlanGpus(const JobSpec& spec, const ClusterProfile& cluster) {
   const CapacityPool pool(cluster, AllFree(cluster));
   const ResourceSpec& resources = spec.resources;
+  const bool devices = resources.device != "cpu";
   int64_t ranks = resources.ranks;
   if (ranks == 0) {
-    int64_t most = pool.total().gpus;
+    int64_t most = devices ? pool.total().gpus : pool.total().cores;
     if (resources.max_ranks > 0) most = std::min(most, resources.max_ranks);
     for (ranks = 1; ranks * 2 <= most;) ranks *= 2;
     if (ranks < resources.min_ranks) ranks = resources.min_ranks;
   }
-  std::optional<Plan> plan = pool.Place(GpuPlan(ranks));
+  std::optional<Plan> plan = pool.Place(devices ? GpuPlan(ranks) : CorePlan(ranks));
   PlanReport report;
   PlanCandidate& candidate = report.candidates.emplace_back();
   candidate.chosen = candidate.feasible = plan.has_value();
   if (plan) candidate.plan = *std::move(plan);
-  if (!candidate.feasible) candidate.reason = "there are too few GPUs";
+  if (!candidate.feasible) candidate.reason = devices ? "there are too few GPUs" : "too few cores";
   return report;
 }
 

@@ -34,10 +34,11 @@ struct WorkloadJob {
 /// One random workload.
 class Workload {
  public:
-  enum class Kind { kPlain, kPriorities, kQueues, kOpenSizes };
+  enum class Kind { kPlain, kPriorities, kQueues, kOpenSizes, kOpenSizesOnCpus };
 
   Workload(uint64_t seed, Kind kind) : random_(seed), kind_(kind), situation_(1 + Draw(3)) {
-    gpus_ = AmountOf(situation_.snapshot.cluster).gpus;
+    units_ = AmountOf(situation_.snapshot.cluster).gpus;
+    if (OnCpus()) MakeCoresOfGpus();
     SchedulerRules& rules = situation_.snapshot.rules;
     rules.scale_up.after_seconds = 0;
     rules.age_factor = static_cast<double>(Draw(40));
@@ -45,22 +46,23 @@ class Workload {
     rules.protected_seconds = static_cast<double>(1 + Draw(60));
     rules.scale_up.restart.assumed_start_seconds = 1;
     if (HasQueues()) {
-      const int64_t half = gpus_ / 2;
-      situation_.snapshot.queues = {Queue("a", half), Queue("b", gpus_ - half), Queue("c", 0)};
-      situation_.snapshot.queues[2].limit_gpus = gpus_ - 1;
+      const int64_t half = units_ / 2;
+      situation_.snapshot.queues = {Queue("a", half), Queue("b", units_ - half), Queue("c", 0)};
+      QueueSpec& limited = situation_.snapshot.queues[2];
+      (OnCpus() ? limited.limit_cores : limited.limit_gpus) = units_ - 1;
     }
-    if (kind == Kind::kOpenSizes) rules.scale_up.after_seconds = static_cast<double>(1 + Draw(60));
+    if (HasOpenSizes()) rules.scale_up.after_seconds = static_cast<double>(1 + Draw(60));
     const int jobs = 4 + Draw(10);
     for (int i = 0; i < jobs; ++i) {
       WorkloadJob& job = jobs_.emplace_back();
       job.id = "j" + std::to_string(i);
       job.submitted_at = static_cast<double>(Draw(500));
       job.seconds = job.left = static_cast<double>(1 + Draw(400));
-      job.spec.resources.device = "cuda";
-      job.spec.resources.ranks = 1 + Draw(Draw(3) == 0 ? static_cast<int>(gpus_) - 1 : 4);
+      job.spec.resources.device = OnCpus() ? "cpu" : "cuda";
+      job.spec.resources.ranks = 1 + Draw(Draw(3) == 0 ? static_cast<int>(units_) - 1 : 4);
       if (kind != Kind::kPlain) job.priority = Draw(3);
       if (HasQueues()) job.queue = std::string(1, "abc"[Draw(3)]);
-      if (kind == Kind::kOpenSizes && Draw(2) == 0) job.spec.resources.ranks = 0;
+      if (HasOpenSizes() && Draw(2) == 0) job.spec.resources.ranks = 0;
     }
   }
 
@@ -85,13 +87,32 @@ class Workload {
     }
   }
 
+  /// First come, first served, and nobody is displaced: the start that the first job is promised is
+  /// kept, whoever comes later.
+  bool KeepsReservations() const {
+    const SchedulerRules& rules = situation_.snapshot.rules;
+    return kind_ == Kind::kPlain && rules.age_factor <= 0 && rules.preempt_factor <= 0;
+  }
+
  private:
-  bool HasQueues() const { return kind_ == Kind::kQueues || kind_ == Kind::kOpenSizes; }
+  bool OnCpus() const { return kind_ == Kind::kOpenSizesOnCpus; }
+  bool HasOpenSizes() const { return kind_ == Kind::kOpenSizes || OnCpus(); }
+  bool HasQueues() const { return kind_ == Kind::kQueues || HasOpenSizes(); }
+  /// Each machine has as many cores as it had GPUs, and none of these.
+  void MakeCoresOfGpus() {
+    SchedulerSnapshot& snapshot = situation_.snapshot;
+    for (WorkerProfile& worker : snapshot.cluster.workers) {
+      worker.device = "cpu";
+      worker.cores = std::ssize(worker.devices);
+      worker.devices.clear();
+    }
+    snapshot.free = AllFree(snapshot.cluster);
+  }
   int Draw(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
-  static QueueSpec Queue(const std::string& name, int64_t quota) {
+  QueueSpec Queue(const std::string& name, int64_t quota) const {
     QueueSpec queue;
     queue.name = name;
-    queue.quota_gpus = quota;
+    (OnCpus() ? queue.quota_cores : queue.quota_gpus) = quota;
     return queue;
   }
   WorkloadJob& Find(const std::string& id) {
@@ -121,9 +142,9 @@ class Workload {
     for (WorkloadJob& job : jobs_) {
       if (!job.submitted || job.ended) continue;
       // A job of an open size takes as long on any number.
-      const auto gpus = static_cast<double>(
-          job.ran ? AmountOf(job.plan).gpus : std::max<int64_t>(job.spec.resources.ranks, 1));
-      const auto steps = static_cast<int64_t>(std::ceil(job.left * gpus));
+      const auto units = static_cast<double>(
+          job.ran ? ComputeOf(job.plan) : std::max<int64_t>(job.spec.resources.ranks, 1));
+      const auto steps = static_cast<int64_t>(std::ceil(job.left * units));
       if (job.running) {
         TakeCapacity(job.plan, snapshot.free);
         ActiveJob& active = snapshot.active.emplace_back();
@@ -137,7 +158,7 @@ class Workload {
         active.job.plan = &job.plan;
         active.job.attempt_seconds = now_ - job.started;
         active.job.steps_left = steps;
-        active.job.step_seconds = 1 / gpus;
+        active.job.step_seconds = 1 / units;
         active.job.saved = true;
       } else {
         QueuedJob& queued = snapshot.queue.emplace_back();
@@ -149,7 +170,9 @@ class Workload {
         queued.steps_left = steps;
         queued.preemptions = job.preemptions;
         if (job.spec.resources.ranks > 0) {
-          queued.size = JobSize{{job.spec.resources.ranks, 0}, 1 / gpus};
+          const int64_t ranks = job.spec.resources.ranks;
+          queued.size =
+              JobSize{OnCpus() ? ComputeAmount{0, ranks} : ComputeAmount{ranks, 0}, 1 / units};
         }
         queued.replanned = job.resized;
         if (job.resized) queued.next_plan = &job.next;
@@ -199,8 +222,7 @@ class Workload {
     for (const StartDecision& start : decisions.starts) {
       ASSERT_TRUE(Fits(start.plan, free)) << "more than there is";
       const int64_t ranks = Find(start.job_id).spec.resources.ranks;
-      ASSERT_EQ(AmountOf(start.plan).gpus, ranks > 0 ? ranks : AmountOf(start.plan).gpus)
-          << "a gang";
+      ASSERT_EQ(ComputeOf(start.plan), ranks > 0 ? ranks : ComputeOf(start.plan)) << "a gang";
       TakeCapacity(start.plan, free);
       starts.insert(start.job_id);
     }
@@ -223,11 +245,8 @@ class Workload {
     CheckLimits(snapshot, decisions);
   }
 
-  /// First come, first served, and nobody is displaced: then the start that the first job is
-  /// promised is kept, whoever comes later.
   void CheckReservation(const SchedulerDecisions& decisions) {
-    const SchedulerRules& rules = situation_.snapshot.rules;
-    if (kind_ != Kind::kPlain || rules.age_factor > 0 || rules.preempt_factor > 0) return;
+    if (!KeepsReservations()) return;
     for (const StartDecision& start : decisions.starts) {
       ASSERT_LE(now_, Find(start.job_id).promised_start + 1e-6) << start.job_id << " was delayed";
     }
@@ -243,23 +262,23 @@ class Workload {
     if (!HasQueues()) return;
     std::map<std::string, int64_t> grown;
     for (const ResizeDecision& resize : decisions.resizes) {
-      grown[resize.job_id] = AmountOf(resize.change.plan).gpus;
+      grown[resize.job_id] = ComputeOf(resize.change.plan);
     }
     int64_t held = 0;
     for (const ActiveJob& job : snapshot.active) {
-      if (job.queue == "c") held += std::max(AmountOf(*job.job.plan).gpus, grown[job.id]);
+      if (job.queue == "c") held += std::max(ComputeOf(*job.job.plan), grown[job.id]);
     }
     for (const StartDecision& start : decisions.starts) {
-      if (Find(start.job_id).queue == "c") held += AmountOf(start.plan).gpus;
+      if (Find(start.job_id).queue == "c") held += ComputeOf(start.plan);
     }
-    ASSERT_LE(held, gpus_ - 1);
+    ASSERT_LE(held, units_ - 1);
   }
 
   /// Nobody who comes after its turn goes before a job, so that it waits for the others at most.
   void CheckWait(const WorkloadJob& job) {
     if (kind_ != Kind::kPlain) return;
     const double work =
-        job.seconds * static_cast<double>(job.spec.resources.ranks) / static_cast<double>(gpus_);
+        job.seconds * static_cast<double>(job.spec.resources.ranks) / static_cast<double>(units_);
     const double turn = job.submitted_at + situation_.snapshot.rules.age_factor * work;
     double others = 0;
     for (const WorkloadJob& other : jobs_) {
@@ -271,7 +290,7 @@ class Workload {
   std::mt19937_64 random_;
   Kind kind_;
   GpuSituation situation_;
-  int64_t gpus_ = 0;
+  int64_t units_ = 0;  ///< GPUs, or cores.
   double now_ = 0;
   std::deque<WorkloadJob> jobs_;
   bool waits_ = false;
@@ -286,19 +305,24 @@ class Workloads : public ::testing::TestWithParam<Workload::Kind> {};
 TEST_P(Workloads, KeepTheirPromises) {
   const char* asked = std::getenv("WEFT_WORKLOADS");
   const int most = asked != nullptr ? std::atoi(asked) : 3000;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(6);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   int done = 0;
+  int with_reservations = 0;
   for (; done < most && (asked != nullptr || std::chrono::steady_clock::now() < end); ++done) {
     SCOPED_TRACE("seed " + std::to_string(done));
-    Workload(static_cast<uint64_t>(done), GetParam()).Run();
+    Workload workload(static_cast<uint64_t>(done), GetParam());
+    workload.Run();
     ASSERT_FALSE(HasFatalFailure());
+    with_reservations += workload.KeepsReservations();
   }
   RecordProperty("workloads", done);
+  RecordProperty("workloads_with_reservations", with_reservations);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Workloads,
                          ::testing::Values(Workload::Kind::kPlain, Workload::Kind::kPriorities,
-                                           Workload::Kind::kQueues, Workload::Kind::kOpenSizes));
+                                           Workload::Kind::kQueues, Workload::Kind::kOpenSizes,
+                                           Workload::Kind::kOpenSizesOnCpus));
 
 }  // namespace
 }  // namespace weft::coordinator

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Runs tests of failures and compares what they measured with targets: docs/benchmarks/chaos.md.
 
-    tests/chaos/run.sh [--build BUILD] [--json FILE] [--repeats N] [--operations N]
-                       [--soak-minutes N] [--only NUMBER...]
+    tests/chaos/run.sh [--build BUILD] [--json FILE] [--repeats N] [--workloads N] [--operations N]
+                       [--soak-minutes N] [--fuzz-minutes N] [--only NUMBER...]
 
---repeats: how often the coordinator dies at each failpoint; --operations: calls of the history check;
---soak-minutes 0: no soak. Needs chaos_test, chaos_history_test and coordinator_recovery_test in
-BUILD/bin. The exit status says whether all targets are reached.
+Without options all requirements, as they are written; that takes hours.
+--repeats: how often the coordinator dies at each failpoint; --workloads: of the scheduler;
+--operations: calls of the history check; --soak-minutes 0: no soak; --fuzz-minutes 0: no fuzz
+targets, which are built with clang. --only: these numbers; FILE keeps its rows of the others.
+Needs the programs of TESTS and PARTS in BUILD/bin. The exit status says whether all targets are
+reached.
 """
 
 import argparse
@@ -16,135 +19,232 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 import tempfile
+import time
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/framework"))
 from figures import Figures  # noqa: E402
 
-# Number, what, test, and what of its report is compared: property, limit, unit. Without a limit the
-# test itself says whether all is well.
+
+class Row(NamedTuple):
+    """A figure that a test reports. {name} in `what` is a property of its report."""
+    number: int
+    what: str
+    program: str
+    tests: str
+    measured: str = ""  # the property that is compared; "": the test says whether all is well
+    limit: float = 0  # it must be less; 0: it must be 0
+    unit: str = ""
+
+
 TESTS = [
-    (2, "disk full, then room again: recovery", "Faults/ChaosOfTheDisk.*/write_ENOSPC",
-     ("recovery_seconds", 10, "s")),
-    (2, "write errors, then none: recovery", "Faults/ChaosOfTheDisk.*/write_EIO",
-     ("recovery_seconds", 10, "s")),
-    (2, "errors of fsync, then none: recovery", "Faults/ChaosOfTheDisk.*/sync_EIO",
-     ("recovery_seconds", 10, "s")),
-    (2, "disk full while a checkpoint is written", "ChaosOfCheckpoints.TheDiskIs*", None),
-    (8, "a worker sleeps past its lease: a newer attempt trains", "ChaosOfWorkers.AWorkerSleeps*",
-     ("recovery_seconds", 10, "s")),
-    (8, "a daemon sleeps while its ranks go on: nothing of theirs is taken",
-     "ChaosOfWorkers.ADaemonSleeps*", None),
-    (9, "coordinator away for less than a lease: adopted, no restart",
-     "ChaosOfOutages.OfLessThanALease*", None),
-    (9, "coordinator away for more than a lease of 3 s: ranks trained for",
-     "ChaosOfOutages.OfMoreThanALease*", ("trained_seconds", 4, "s")),
-    (10, "kill -9 of one rank of four: training again, same loss curve bit for bit",
-     "ChaosOfRanks.OneOfFour*", ("recovery_seconds", 10, "s")),
-    (11, "ranks crash at every stage of a checkpoint", "ChaosOfCheckpoints.RanksCrash*", None),
-    (12, "a byte of the newest checkpoint flips: training again from the one before",
-     "ChaosOfCheckpoints.AByte*", ("recovery_seconds", 10, "s")),
-    (13, "slow verification while one checkpoint is kept: always one to go back to",
-     "ChaosOfRanks.VerifyCheckpointsSlowly*", None),
-    (18, "hung collective: aborted after", "ChaosOfRanks.OneHangs*", ("abort_seconds", 30, "s")),
-    (25, "log followed through three deaths of the coordinator: no gap, no line twice",
-     "ChaosOfOutages.LeaveAFollowedLog*", None),
+    Row(2, "disk full, then room again: recovery", "chaos_test",
+        "Faults/ChaosOfTheDisk.*/write_ENOSPC", "recovery_seconds", 10, "s"),
+    Row(2, "write errors, then none: recovery", "chaos_test",
+        "Faults/ChaosOfTheDisk.*/write_EIO", "recovery_seconds", 10, "s"),
+    Row(2, "errors of fsync, then none: recovery", "chaos_test",
+        "Faults/ChaosOfTheDisk.*/sync_EIO", "recovery_seconds", 10, "s"),
+    Row(2, "disk full while a checkpoint is written", "chaos_test", "ChaosOfCheckpoints.TheDiskIs*"),
+    Row(8, "a worker sleeps past its lease: a newer attempt trains", "chaos_test",
+        "ChaosOfWorkers.AWorkerSleeps*", "recovery_seconds", 10, "s"),
+    Row(8, "a daemon sleeps while its ranks go on: nothing of theirs is taken", "chaos_test",
+        "ChaosOfWorkers.ADaemonSleeps*"),
+    Row(9, "coordinator away for less than a lease: adopted, no restart", "chaos_test",
+        "ChaosOfOutages.OfLessThanALease*"),
+    Row(9, "coordinator away for more than a lease of 3 s: ranks trained for", "chaos_test",
+        "ChaosOfOutages.OfMoreThanALease*", "trained_seconds", 4, "s"),
+    Row(10, "kill -9 of one rank of four: training again, same loss curve bit for bit", "chaos_test",
+        "ChaosOfRanks.OneOfFour*", "recovery_seconds", 10, "s"),
+    Row(11, "ranks crash at every stage of a checkpoint", "chaos_test",
+        "ChaosOfCheckpoints.RanksCrash*"),
+    Row(12, "a byte of the newest checkpoint flips: training again from the one before", "chaos_test",
+        "ChaosOfCheckpoints.AByte*", "recovery_seconds", 10, "s"),
+    Row(13, "slow verification while one checkpoint is kept: always one to go back to", "chaos_test",
+        "ChaosOfRanks.VerifyCheckpointsSlowly*"),
+    Row(14, "a loss of the second rank alone is not finite: both go back, within their budget",
+        "chaos_test", "ChaosOfNumbers.ALossThatIsNotFinite*"),
+    Row(15, "a loss spikes once: its update is dropped; three times: as if the data were not there",
+        "trainer_test", "RollbackTest.AShortSpike*:RollbackTest.ARunThatMetBadData*"),
+    Row(15, "losses that stay bad: the job fails after its rollbacks", "trainer_process_test",
+        "TrainerProcessTest.ATrainingThatNeverRecovers*"),
+    Row(16, "a wrong bit in a gradient of one rank: found by the next check of four steps, its machine "
+        "suspected", "chaos_test", "ChaosOfNumbers.AWrongBit*"),
+    Row(17, "a rank 1.3 times as slow, with --straggler-seconds 5: named with its machine after",
+        "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s"),
+    Row(18, "hung collective: aborted after", "chaos_test", "ChaosOfRanks.OneHangs*",
+        "abort_seconds", 30, "s"),
+    Row(21, "a worker is drained: its job trains on another one after", "e2e_test",
+        "TwoWorkers.ADrainedOne*", "seconds_to_move", 60, "s"),
+    Row(21, "workers shut down, whatever their ranks do just then: no step lost", "e2e_test",
+        "Drain.*"),
+    Row(23, "two CAs follow each other under {calls} calls: failed", "coordinator_api_test",
+        "TlsTest.CertificatesRotate*", "failed_calls"),
+    Row(24, "{cells} cells of role, call and whose job it is: each as the table says",
+        "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*"),
+    Row(25, "log followed through three deaths of the coordinator: no gap, no line twice", "chaos_test",
+        "ChaosOfOutages.LeaveAFollowedLog*"),
+    Row(33, "a rank and the coordinator are killed: sum of the ledger, off the wall time by",
+        "e2e_test", "Recovery.TheLedgerSums*", "ledger_error_seconds", 1, "s"),
 ]
+
+
+class Ran(NamedTuple):
+    passed: bool
+    cases: list  # reports of the tests
+    text: str  # what they printed
+
+    def properties(self):
+        return {name: value for case in self.cases for name, value in case.items()}
 
 
 class Runner:
     def __init__(self, options):
         self.options = options
         self.bin = pathlib.Path(options.build) / "bin"
-        self.figures = Figures(options.json)
+        self.figures = Figures(options.json, options.only)
 
-    def run(self, program, test, environment=None):
-        """Whether the tests passed, what they reported, and what they printed."""
+    def run(self, program, tests, environment=None):
         with tempfile.NamedTemporaryFile(suffix=".json") as report:
             done = subprocess.run(
-                [self.bin / program, f"--gtest_filter={test}", f"--gtest_output=json:{report.name}"],
+                [self.bin / program, f"--gtest_filter={tests}", f"--gtest_output=json:{report.name}"],
                 env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True)
             said = json.loads(pathlib.Path(report.name).read_text() or "{}")
-        properties = {}
-        ran = 0
-        for suite in said.get("testsuites", []):
-            for case in suite["testsuite"]:
-                ran += case["result"] == "COMPLETED"
-                properties.update(case)
-        passed = done.returncode == 0 and ran > 0
+        cases = [case for suite in said.get("testsuites", []) for case in suite["testsuite"]
+                 if case["result"] == "COMPLETED"]
+        passed = done.returncode == 0 and bool(cases)
         if not passed:
             print(done.stdout[-4000:])
-        return passed, properties, done.stdout
+        return Ran(passed, cases, done.stdout)
 
-    def add(self, number, what, passed, properties, compared):
-        if compared is None or compared[0] not in properties:
-            self.figures.add(number, what, "as wanted" if passed else "FAILED", "as wanted", "", passed)
-            return
-        name, limit, unit = compared
-        measured = round(float(properties[name]), 3)
+    def as_wanted(self, number, what, passed):
+        self.figures.add(number, what, "as wanted" if passed else "FAILED", "as wanted", "", passed)
+
+    def below(self, number, what, passed, measured, limit, unit):
+        """`measured`: None where nothing was."""
+        if measured is None:
+            return self.as_wanted(number, what, False)
+        measured = round(float(measured), 3)
         self.figures.add(number, what, measured, f"< {limit}", unit, passed and measured < limit)
 
+    def row(self, row):
+        ran = self.run(row.program, row.tests)
+        said = ran.properties()
+        what = re.sub(r"\{(\w+)\}", lambda name: str(said.get(name[1], "?")), row.what)
+        if not row.measured:
+            self.as_wanted(row.number, what, ran.passed)
+        elif row.limit:
+            self.below(row.number, what, ran.passed, said.get(row.measured), row.limit, row.unit)
+        else:
+            count = int(said.get(row.measured, -1))
+            self.figures.add(row.number, what, count, "0", row.unit, ran.passed and count == 0)
+
     def failpoints(self):
-        passed, said, _ = self.run("chaos_test", "ChaosOfTheCoordinator.TheCoordinatorIsKilledAtEvery*",
-                                   {"WEFT_CHAOS_REPEATS": str(self.options.repeats)})
+        ran = self.run("chaos_test", "ChaosOfTheCoordinator.TheCoordinatorIsKilledAtEvery*",
+                       {"WEFT_CHAOS_REPEATS": str(self.options.repeats)})
+        said = ran.properties()
         what = f"coordinator killed at every failpoint, {said.get('deaths', '?')} deaths"
-        self.add(1, f"{what}: jobs lost, doubled or harmed", passed, {}, None)
-        self.add(1, f"{what}: longest time until it answers", passed, said, ("answer_seconds", 2, "s"))
+        self.as_wanted(1, f"{what}: jobs lost, doubled or harmed", ran.passed)
+        self.below(1, f"{what}: longest time until it answers", ran.passed,
+                   said.get("answer_seconds"), 2, "s")
+
+    def workloads(self):
+        """19 and 20 are promises of the same passes."""
+        kinds = 5
+        ran = self.run("coordinator_scheduler_test", "All/Workloads.*:Scheduling.Backfills*",
+                       {"WEFT_WORKLOADS": str(self.options.workloads // kinds)})
+
+        def count(name):
+            return sum(int(case.get(name, 0)) for case in ran.cases)
+
+        self.as_wanted(19, f"{count('workloads')} random workloads: nothing given twice, no gang split, "
+                       "no job starves or is displaced in a circle, what is freed places its job",
+                       ran.passed)
+        reserving = count("workloads_with_reservations")
+        self.as_wanted(20, f"{reserving} of them first come, first served: no start that the first job "
+                       "was promised is delayed", ran.passed and reserving > 0)
 
     def history(self):
-        passed, _, text = self.run("chaos_history_test", "History.*",
-                                   {"WEFT_HISTORY_OPERATIONS": str(self.options.operations // 2)})
+        ran = self.run("chaos_history_test", "History.*",
+                       {"WEFT_HISTORY_OPERATIONS": str(self.options.operations // 2)})
         counts = [(int(a), int(b)) for a, b in
-                  re.findall(r"(\d+) operations on \d+ jobs, (\d+) deaths", text)]
+                  re.findall(r"(\d+) operations on \d+ jobs, (\d+) deaths", ran.text)]
         operations, deaths = (sum(column) for column in zip(*counts)) if counts else (0, 0)
         self.figures.add(28, f"{operations} calls through {deaths} deaths of the coordinator against a "
-                         "model", "linearizable" if passed else "NOT LINEARIZABLE", "linearizable", "",
-                         passed)
+                         "model", "linearizable" if ran.passed else "NOT LINEARIZABLE", "linearizable",
+                         "", ran.passed)
 
     def exploration(self):
         began = time.monotonic()
-        passed, _, text = self.run("coordinator_recovery_test", "*Exploration*")
+        ran = self.run("coordinator_recovery_test", "*Exploration*")
         seconds = time.monotonic() - began
         counts = {"all": 0, "not all": 0}
-        for states, how in re.findall(r"explored (\d+) states, (all|not all)", text):
+        for states, how in re.findall(r"explored (\d+) states, (all|not all)", ran.text):
             counts[how] += int(states)
         self.figures.add(29, "2 workers with each disturbance of a job at any time, and with a crash while "
                          f"there are two: all {counts['all']} states; of two jobs with all disturbances "
                          f"the first {counts['not all']}", round(seconds, 1), "< 60", "s",
-                         passed and seconds < 60 and counts["all"] > 0)
+                         ran.passed and seconds < 60 and counts["all"] > 0)
 
     def soak(self):
         minutes = self.options.soak_minutes
         if minutes == 0:
             return
-        passed, said, _ = self.run("chaos_test", "Soak.*", {
+        ran = self.run("chaos_test", "Soak.*", {
             "WEFT_SOAK_SECONDS": str(60 * minutes),
             "WEFT_SOAK_KILL_SECONDS": str(self.options.soak_kill_seconds)})
+        said = ran.properties()
         what = (f"soak of {minutes} min, something killed each {self.options.soak_kill_seconds} s "
                 f"({said.get('kills', '?')} kills)")
         goodput = float(said.get("goodput_ratio", 0))
         growth = 100 * float(said.get("memory_growth_ratio", 1))
+        more_files = int(said.get("more_files", -1))
         self.figures.add(31, f"{what}: of the undisturbed rate", round(100 * goodput, 1), ">= 90", "%",
-                         passed and goodput >= 0.9)
-        self.figures.add(31, f"{what}: more memory of the coordinator", round(growth, 2), "< 1", "%",
-                         passed and growth < 1)
-        self.figures.add(31, f"{what}: more open files", int(said.get("more_files", -1)), "0", "",
-                         passed and int(said.get("more_files", -1)) == 0)
+                         ran.passed and goodput >= 0.9)
+        self.figures.add(31, f"{what}: more memory of the coordinator after a quarter of it", round(growth, 2), "< 1", "%",
+                         ran.passed and growth < 1)
+        self.figures.add(31, f"{what}: more open files", more_files, "0", "",
+                         ran.passed and more_files == 0)
+
+    def fuzz(self):
+        minutes = self.options.fuzz_minutes
+        if minutes == 0:
+            return
+        done = subprocess.run([ROOT / "tests/fuzz/run.sh", "--minutes", str(minutes)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        clean = re.findall(r"fuzz: \w+: clean after (\d+) inputs", done.stdout)
+        found = done.stdout.count("FOUND SOMETHING")
+        if done.returncode != 0:
+            print(done.stdout[-4000:])
+        self.figures.add(32, f"{len(clean) + found} fuzz targets, {minutes} min each under ASan and UBSan, "
+                         f"{sum(map(int, clean))} inputs: with findings", found, "0", "",
+                         done.returncode == 0 and bool(clean))
+
+    def wanted(self, numbers):
+        return not self.options.only or not set(numbers).isdisjoint(self.options.only)
+
+    def rows(self):
+        for row in TESTS:
+            if self.wanted([row.number]):
+                self.row(row)
 
     def all(self):
-        only = self.options.only
-        if not only or 1 in only:
-            self.failpoints()
-        for number, what, test, compared in TESTS:
-            if not only or number in only:
-                passed, said, _ = self.run("chaos_test", test)
-                self.add(number, what, passed, said, compared)
-        for number, part in ((28, self.history), (29, self.exploration), (31, self.soak)):
-            if not only or number in only:
-                part()
+        for numbers, part in PARTS:
+            if self.wanted(numbers):
+                part(self)
+
+
+PARTS = [
+    ([1], Runner.failpoints),
+    (sorted({row.number for row in TESTS}), Runner.rows),
+    ([19, 20], Runner.workloads),
+    ([28], Runner.history),
+    ([29], Runner.exploration),
+    ([31], Runner.soak),
+    ([32], Runner.fuzz),
+]
 
 
 def main():
@@ -153,9 +253,11 @@ def main():
     parser.add_argument("--build", default=ROOT / "build/release")
     parser.add_argument("--json", default="")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--workloads", type=int, default=100_000)
     parser.add_argument("--operations", type=int, default=1_000_000)
-    parser.add_argument("--soak-minutes", type=float, default=5)
+    parser.add_argument("--soak-minutes", type=float, default=60)
     parser.add_argument("--soak-kill-seconds", type=float, default=60)
+    parser.add_argument("--fuzz-minutes", type=int, default=5)
     parser.add_argument("--only", type=int, nargs="+", default=[])
     runner = Runner(parser.parse_args())
     runner.all()

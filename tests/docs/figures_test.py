@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Pages of figures show just what their JSON says."""
+"""Pages of figures show just what their JSON says, and some of its numbers can be measured anew."""
 
+import contextlib
+import io
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/framework"))
-from figures import table  # noqa: E402
+from figures import Figures, table  # noqa: E402
 
 
 class Pages(unittest.TestCase):
@@ -16,6 +20,44 @@ class Pages(unittest.TestCase):
             with self.subTest(name):
                 pages = ROOT / "docs/benchmarks"
                 self.assertIn(table(pages / f"{name}.json"), (pages / f"{name}.md").read_text())
+
+
+class SomeNumbers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "figures.json"
+        with contextlib.redirect_stdout(io.StringIO()):
+            figures = Figures(self.path)
+            for number in (3, 1, 2):
+                figures.below(number, "before", 1, 5, "s")
+        said = json.loads(self.path.read_text())
+        self.path.write_text(json.dumps({**said, "date": "2026-01-02"}))
+
+    def measure(self, numbers, measured):
+        with contextlib.redirect_stdout(io.StringIO()):
+            figures = Figures(self.path, numbers)
+            for number in measured:
+                figures.below(number, "now", 9, 5, "s")
+        return figures, json.loads(self.path.read_text())
+
+    def test_replace_their_rows_alone(self):
+        figures, said = self.measure([2], [2, 2])
+        self.assertEqual([(row["number"], row["what"]) for row in said["rows"]],
+                         [(1, "before"), (2, "now"), (2, "now"), (3, "before")])
+        self.assertTrue(said["date"].startswith("2026-01-02 to "), said["date"])
+        self.assertFalse(figures.all_hold())
+
+    def test_are_all_when_none_is_named(self):
+        _, said = self.measure([], [2])
+        self.assertEqual([row["what"] for row in said["rows"]], ["now"])
+        self.assertNotIn(" to ", said["date"])
+
+    def test_of_another_machine_are_not_mixed_in(self):
+        said = json.loads(self.path.read_text())
+        self.path.write_text(json.dumps({**said, "machine": "abacus, 1 cores"}))
+        with self.assertRaisesRegex(SystemExit, "measured on an abacus"):
+            Figures(self.path, [2])
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 
+#include "common/clock.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
@@ -272,12 +274,18 @@ class TwoWorkers : public Scheduling {
 };
 
 TEST_F(TwoWorkers, ADrainedOneGivesItsJobToTheOtherAndACordonedOneKeepsIt) {
-  const v1::JobSpec spec = Job("moved", 120);
+  const v1::JobSpec spec = Job("moved", 160);
   const std::string id = cluster_.Submit(spec);
   cluster_.AwaitStep(id, 20);
   const std::string first = WorkerOf(id);
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(Set(first, v1::DRAINING).scheduling(), v1::DRAINING);
-  ASSERT_TRUE(Eventually([&] { return cluster_.Get(id).attempts_size() == 2; }, seconds(30)));
+  const auto trains_again = [&] {
+    const v1::Job job = cluster_.Get(id);
+    return job.attempts_size() == 2 && job.state() != v1::STARTING;
+  };
+  ASSERT_TRUE(Eventually(trains_again, seconds(30)));
+  RecordProperty("seconds_to_move", std::to_string(SecondsSince(begin)));
   const std::string second = WorkerOf(id);
   EXPECT_NE(second, first);
   EXPECT_EQ(v1::Reason_Name(cluster_.Get(id).attempts(0).reason()), "DRAINED");

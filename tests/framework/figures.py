@@ -13,9 +13,25 @@ from machine import cpu_name  # noqa: E402
 class Figures:
     """Rows of number, what, measured, target, unit and holds. Printed as they come."""
 
-    def __init__(self, path):
+    def __init__(self, path, measured=()):
+        """`measured`: the numbers of this run; rows of others that the file has stay. None: all
+        rows are new."""
         self.path = path
+        self.machine = f"{cpu_name()}, {os.cpu_count()} cores"
         self.rows = []
+        self.kept = []
+        self.date = datetime.date.today().isoformat()
+        if path and measured and pathlib.Path(path).exists():
+            self.keep(json.loads(pathlib.Path(path).read_text()), measured)
+
+    def keep(self, said, measured):
+        if said["machine"] != self.machine:
+            sys.exit(f"{self.path} was measured on an {said['machine']}, this is an {self.machine}; "
+                     "hint: name another file, or measure all numbers")
+        self.kept = [row for row in said["rows"] if row["number"] not in measured]
+        since = said["date"].split(" to ")[0]
+        if self.kept and since != self.date:
+            self.date = f"{since} to {self.date}"
 
     def add(self, number, what, measured, target, unit, holds):
         """`target` in words, as "< 5"; `holds` whether `measured` reaches it."""
@@ -38,11 +54,12 @@ class Figures:
         """All rows so far, so that an interrupted run leaves what it measured."""
         if not self.path:
             return
-        text = {"machine": f"{cpu_name()}, {os.cpu_count()} cores",
-                "date": datetime.date.today().isoformat(), "rows": self.rows}
+        rows = sorted(self.kept + self.rows, key=lambda row: row["number"])
+        text = {"machine": self.machine, "date": self.date, "rows": rows}
         pathlib.Path(self.path).write_text(json.dumps(text, indent=1) + "\n")
 
     def all_hold(self):
+        """Those of this run."""
         return all(row["holds"] for row in self.rows)
 
 
