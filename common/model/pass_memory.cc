@@ -193,6 +193,8 @@ BlockWorkspace WorkspaceOfBlock(const MemoryInputs& inputs, const PassSizes& siz
       !gated || !inputs.technique_products.fuses_gates || shape.tensor_rows > 1;
   int64_t mlp_backward = size.row + size.gathered + (stores_gradient ? 2 : 1) * size.inner +
                          (gated ? size.before : 0) + branch;
+  // When the first product is differentiated, what it gives has the place of what came in.
+  mlp_backward = std::max(mlp_backward, size.row + in + size.before);
   if (!shape.trained_products.down) {
     // Nothing reads the activation again.
     const int64_t up = gated ? size.before : 0;

@@ -143,6 +143,13 @@ TEST_F(TrainerOnCuda, SparseTrainingFollowsTheCpu) {
   job.train.sparsity.mask_interval = 100;
   job.train.sparsity.gradient_estimate = "exact";
   Compare(job, TinyPlan("bf16", 2), data, 3);
+  JobSpec other = job;
+  other.model.activation = "squared_relu";
+  Compare(other, TinyPlan("bf16", 2), data, 2);
+  other = job;
+  other.model.family = "llama";
+  other.model.mlp_width = 64;  // whole parts of gates
+  Compare(other, TinyPlan("bf16", 2), data, 2);
   job.train.sparsity.method = "s_ste";
   Compare(job, TinyPlan("bf16", 2), data, 2);
   job.train.sparsity = {};

@@ -185,7 +185,8 @@ int64_t AdapterBytes(const JobSpec& job, const ParameterInfo& parameter) {
 /// Share of the steps whose products are dense, as far as it is known before.
 double DenseShare(const TrainSpec& train) {
   const SparsitySpec& spec = train.sparsity;
-  if (FirstDenseStep(train) == train.steps && spec.method != "step") return 0;
+  const bool has_tail = FirstDenseStep(train) < train.steps;
+  if (!has_tail && spec.method != "step" && spec.decay_search_steps == 0) return 0;
   if (spec.method == "step") {
     return spec.dense_share + (spec.switch_share > 0 ? spec.switch_share : kLastSwitchShare);
   }

@@ -298,6 +298,8 @@ TEST(Sparse24, MemoryIsWhatIsPredicted) {
   }
   specs.push_back(specs.front());
   specs.back().decay_search_steps = 4;
+  specs.push_back(specs.back());
+  specs.back().dense_share = 0;
   for (const SparsitySpec& spec : specs) {
     for (const char* family : {"gpt2", "llama"}) {
       for (const char* precision : {"fp32", "bf16"}) {
