@@ -2,9 +2,10 @@
 
 // Attention by multiplications in f32, for f32 tensors and for those whose rows are not aligned to
 // 16 bytes. The same division of work as on the tensor cores; see attention_cuda_forward.h and
-// attention_cuda_backward.h. Whether weights are dropped is asked for each of them: kernels with and
-// without would take twice as long to compile. That is little next to the multiplications behind it,
-// but costs registers: beyond 128 columns two blocks have a multiprocessor where three had it.
+// attention_cuda_backward.h. Whether weights are dropped is asked for each of them: kernels with
+// and without would take twice as long to compile. That is little next to the multiplications
+// behind it, but costs registers: beyond 128 columns two blocks have a multiprocessor where three
+// had it.
 
 #include "kernels/attention/attention_cuda_dropout.h"
 #include "kernels/attention/attention_cuda_work.h"

@@ -115,8 +115,8 @@ struct SampledBackwardWeightArgs {
 /// Activations and their derivatives are of products that are rounded to the compute type, with the
 /// bits of a pass of their own. They are taken while the product is in the cache of a thread, and
 /// on CUDA while its tile is on the way out: sparse tensor cores write tokens along rows. There
-/// those of products that are not sparse, of rows that are not multiples of 16 bytes, and (forward) of
-/// gates that are no multiple of 64 rows of W are passes of their own.
+/// those of products that are not sparse, of rows that are not multiples of 16 bytes, and (forward)
+/// of gates that are no multiple of 64 rows of W are passes of their own.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)
