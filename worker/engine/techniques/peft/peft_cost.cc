@@ -150,6 +150,17 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return "model.peft.prefix_projection with " + kPipelineParallel.shown(job);
          }},
+    {.name = "adapters whose gradients need factors that come block by block",
+     .setting = "model.peft.method lora or ia3 with resources.offload_parameters",
+     .asked =
+         [](const JobSpec& job) {
+           const std::string& method = job.model.peft.method;
+           return (method == "lora" || method == "ia3") && kOffloadParameters.asked(job);
+         },
+     .shown =
+         [](const JobSpec& job) {
+           return MethodOf(job) + " with " + kOffloadParameters.shown(job);
+         }},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -168,6 +179,7 @@ const Feature& kVirtualPositions = kSettings[13];
 const Feature& kMerges = kSettings[14];
 const Feature& kDroppedDora = kSettings[15];
 const Feature& kPrefixOfStages = kSettings[16];
+const Feature& kFactorsComeAndGo = kSettings[17];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -198,6 +210,9 @@ std::vector<Refusal> Rows() {
   add_formats(kDroppedDora, "model.peft.dropout 0, or train.precision bf16");
   rows.push_back(
       {&kMakesWeights, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
+  rows.push_back({&kFactorsComeAndGo, &kZeroBubble,
+                  "when deferred gradients need the factors, they are gone",
+                  "resources.pipeline_schedule 1f1b"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
