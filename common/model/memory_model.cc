@@ -41,7 +41,8 @@ int64_t KernelScratch(const MemoryInputs& inputs) {
   return std::max(inputs.product_workspace_bytes, 2 * kF32 * tokens * inputs.shape.spec.heads);
 }
 
-/// Pieces through which matrices go up to a CUDA device in another type than they are stored in.
+/// On the host, where the optimizer is offloaded: what techniques take for their work, and pieces
+/// through which matrices go up to a CUDA device in another type than they are stored in.
 int64_t HostWorkspace(const MemoryInputs& inputs) {
   if (!inputs.offload_optimizer) return 0;
   int64_t of_techniques = 0;

@@ -152,7 +152,7 @@ class Streaming {
         return ElementBytes(inputs_.precision->products) *
                (packed + PaddingOf(inputs_, unit.padding));
       default:
-        return kF32 * packed;
+        return kF32 * (packed + PaddingOf(inputs_, unit.padding));
     }
   }
   int64_t Moved(const StreamedUnit& unit) const {

@@ -375,6 +375,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
          job.resources.pipeline_parallel = 2;
        }},
+      {FeatureOf("peft", 17),
+       [](JobSpec& job) {
+         Lora(job);
+         job.resources.offload_optimizer = job.resources.offload_parameters = "host";
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},
