@@ -49,6 +49,32 @@ class Growth(unittest.TestCase):
                                    tenth.get("phases", [tenth["train"]])):
                 self.assertEqual(long["steps"], 10 * short["steps"])
 
+    def test_a_rate_at_the_end_of_those_tried_is_called_so(self):
+        for rate, rates, text in (
+                (2, [1, 2, 4], "Best learning rate 2 of 1, 2, 4"),
+                (4, [1, 2, 4], "Best learning rate 4 of 1, 2, 4: the largest, so that others may be "
+                               "better still"),
+                (1, [1, 2, 4], "Best learning rate 1 of 1, 2, 4: the smallest, so that others may be "
+                               "better still"),
+                (1e-3, [1e-3], "Learning rate 0.001, not tuned")):
+            self.assertEqual(script.rates_text(rate, rates), text)
+
+    def test_the_better_v_cycle_of_each_gpt_stands_beside_its_target(self):
+        def family(title, two, three, **of_three):
+            rows = [{"method": "V-cycle, two levels", "flops_saving": two, "extrapolated": False},
+                    {"method": "V-cycle, three levels", "flops_saving": three,
+                     "extrapolated": False, **of_three},
+                    {"method": "one-layer expansion", "flops_saving": 0.9, "extrapolated": False}]
+            return {"title": title, "rows": rows}
+        lines = script.v_cycle_lines({"families": [
+            family("GPT", 0.1, 0.21, seconds_saving=0.05), family("BERT", 0.5, 0.5),
+            family("GPT, small", 0.19, 0.05), family("GPT, large", 0.3, 0.4, extrapolated=True)]})
+        self.assertEqual(lines[-4:], [
+            "| GPT | three | 21 %: reached | 5 %: missed |",
+            "| GPT, small | two | 19 %: missed | not measured |",
+            "| GPT, large | three | 40 %*: beyond the budgets | not measured |", ""])
+        self.assertEqual(script.v_cycle_lines({"families": [family("ViT", 0.1, 0.1)]}), [])
+
 
 if __name__ == "__main__":
     unittest.main()

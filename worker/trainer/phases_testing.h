@@ -51,7 +51,7 @@ inline std::string RepeatedWords() {
 
 using PlanChange = std::function<void(Plan&)>;
 
-/// A way to spread the ranks of a phase.
+/// A way to spread a phase over ranks and memory.
 struct Spread {
   const char* name;
   void (*set)(Plan&);
@@ -79,6 +79,17 @@ constexpr Spread kSpreads[] = {
      [](Plan& plan) {
        plan.mesh.data = plan.mesh.tensor = 2;
        plan.zero_stage = 1;
+     }},
+    {"recomputed",
+     [](Plan& plan) {
+       plan.mesh.data = 2;
+       plan.block_memory_policy = {"recompute", "attention"};
+     }},
+    {"offloaded",
+     [](Plan& plan) {
+       plan.mesh.data = 2;
+       plan.zero_stage = 2;
+       plan.offload_optimizer = plan.offload_parameters = plan.offload_activations = "host";
      }},
 };
 

@@ -155,7 +155,7 @@ def methods(model):
             phase(0.05),
             phase(0.5, **half, rate=2, growth={"method": "coalesce"}),
             phase(0.55, growth={"method": "decoalesce", "alpha": 0.5})]),
-        Method("V-cycle, three levels", None, [
+        Method("V-cycle, three levels", 0.516, [
             phase(0.05),
             phase(0.05, **half, growth={"method": "coalesce"}),
             phase(0.4, **quarter, rate=4, growth={"method": "coalesce"}),
@@ -188,13 +188,10 @@ def methods(model):
                {"train": {"sampled_layers": layers}}),
         Method("progressive layer dropping", 0.24, [],
                {"model": {"stochastic_depth": {"rate": 0.5, "unit": "layer", "gamma": 100}}}),
+        Method("masked structural growth", 0.29, [
+            phase(0.3, **half),
+            phase(0.6, growth={"method": "msg", "ramp": 0.1})]),
     ]
-
-
-def masked_structural_growth(model):
-    return Method("masked structural growth", 0.29, [
-        phase(0.3, layers=model["layers"] // 2, width=model["width"] // 2),
-        phase(0.6, growth={"method": "msg", "ramp": 0.1})])
 
 
 def zero_layers():
@@ -204,7 +201,7 @@ def zero_layers():
 
 
 def sequence_warmup():
-    return Method("sequence-length warm-up", None, [], {"train": {
+    return Method("sequence-length warm-up", 0.55, [], {"train": {
         "sequence_warmup_start": 16, "sequence_warmup_steps": lambda steps: steps // 3}})
 
 
@@ -261,8 +258,7 @@ def family(name, data, share, device="cpu"):
         return Family(name, "GPT", "GPT-2 of 8 layers of width 128, context 64, batch 32, on the King "
                       "James Bible; nats a token of its last 5 %.",
                       base(model, data, 32, 1200), (1.5e-3, 3e-3, 6e-3),
-                      methods(model) + [masked_structural_growth(model), zero_layers(),
-                                        sequence_warmup()], share, device)
+                      methods(model) + [zero_layers(), sequence_warmup()], share, device)
     if name == "bert":
         model = {"family": "bert", "layers": 8, "width": 128, "heads": 4, "context": 64}
         return Family(name, "BERT", "BERT of 8 layers of width 128 on the verses of the King James "

@@ -1,4 +1,5 @@
-// Growth by msg: what masks hide changes nothing, and rises to the plain network.
+// Growth by msg: what masks hide changes nothing, in float64 and in the engine, and rises to the
+// plain network.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -8,10 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/engine/growth/networks_testing.h"
 #include "worker/engine/growth/testing.h"
-#include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/optim/optimizer.h"
+#include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/testing/tiny_run.h"
-#include "worker/engine/testing/token_streams.h"
 
 namespace weft::engine {
 namespace {
@@ -117,12 +119,7 @@ class Network {
   Network(const ModelSpec& spec, const TensorsByName& tensors,
           std::optional<MaskedGrowth> growth = std::nullopt, int64_t step = 0)
       : run_(spec, Options(std::move(growth))) {
-    ParameterSet& parameters = run_.model->parameters();
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      const std::vector<double>& values = tensors.at(parameters[i].name);
-      std::copy(values.begin(), values.end(), parameters.value(i).As<float>());
-    }
-    WEFT_CHECK(run_.model->Pack(run_.context).ok(), "pack");
+    SetValues(run_, tensors);
     Mask(step);
   }
 
@@ -131,15 +128,8 @@ class Network {
       WEFT_CHECK(technique->BeforeForward(run_.context, step).ok(), "mask");
     }
   }
-  std::vector<float> Logits() { return run_.Logits(Batch()); }
+  std::vector<float> Logits() { return run_.Logits(BatchFor(run_.model->spec())); }
   TinyRun& run() { return run_; }
-  weft::engine::Batch Batch() {
-    const ModelSpec& spec = run_.model->spec();
-    if (spec.family == "vit") return *NoiseImages(spec).Get(0, 0, 3);
-    if (spec.classes > 0) return *RandomLabelled(spec.vocab_size, 16, spec.classes).Get(0, 0, 3);
-    if (spec.family == "bert") return *RandomMasked(spec.vocab_size, 16, 0.5).Get(0, 0, 2);
-    return *RandomTokens(spec.vocab_size, 16).Get(0, 0, 2);
-  }
 
  private:
   static ModelOptions Options(std::optional<MaskedGrowth> growth) {
@@ -151,17 +141,6 @@ class Network {
 
   TinyRun run_;
 };
-
-/// The largest difference, as a share of the largest logit.
-double Distance(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, largest = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
-    largest = std::max(largest, std::abs(static_cast<double>(a[i])));
-  }
-  return difference / largest;
-}
 
 /// Calls check(before, now, tensors of before, tensors of now), which new parts of are ten times as
 /// large, for all variants and dimensions.
@@ -195,9 +174,35 @@ TEST(MaskedGrowth, KeepsTheLogitsWhateverIsAdded) {
   ForEachGrowth([](const ModelSpec& before, const ModelSpec& now, const TensorsByName& tensors,
                    const TensorsByName& grown, const GrowthSpec&) {
     const std::vector<float> logits = Network(before, tensors).Logits();
-    EXPECT_LT(Distance(logits, Network(now, grown, GrowthFrom(before)).Logits()), kRounding);
-    EXPECT_GT(Distance(logits, Network(now, grown).Logits()), 1000 * kRounding)
+    EXPECT_LT(Distance(Network(now, grown, GrowthFrom(before)).Logits(), logits), kRounding);
+    EXPECT_GT(Distance(Network(now, grown).Logits(), logits), 1000 * kRounding)
         << "what is added would be seen";
+    EXPECT_LT(Distance(float64::LogitsOf(now, grown, GrowthFrom(before)),
+                       float64::LogitsOf(before, tensors)),
+              1e-12);
+  });
+}
+
+/// Random numbers for all parameters, smaller ones where no norms keep sums from growing.
+TensorsByName PlainNumbers(const ModelSpec& model, uint32_t seed) {
+  TensorsByName tensors = RandomTensors(model, seed);
+  if (NormPositionOf(model) != "none") return tensors;
+  for (auto& [name, values] : tensors) {
+    for (double& value : values) value *= 0.3;
+  }
+  return tensors;
+}
+
+TEST(MaskedGrowth, TheEngineFollowsTheFormulas) {
+  ForEachGrowth([](const ModelSpec& before, const ModelSpec& now, const TensorsByName&,
+                   const TensorsByName&, const GrowthSpec& growth) {
+    if (growth.new_blocks != "copy") return;  // all numbers are others here
+    const TensorsByName tensors = PlainNumbers(now, 29);
+    constexpr int64_t kStep = 1;
+    // Attention scores of up to 50 in f32, of sums of 64 products.
+    EXPECT_LT(Distance(Network(now, tensors, GrowthFrom(before), kStep).Logits(),
+                       float64::LogitsOf(now, tensors, GrowthFrom(before), kStep)),
+              1e-4);
   });
 }
 
@@ -209,7 +214,7 @@ TEST(MaskedGrowth, KeepsTheLogitsWhereBlocksAreAddedAfterTheLastOne) {
   growth.growth.depth_order = "stacked";
   const TensorsByName tensors = RandomTensors(before, 23);
   const TensorsByName grown = Grown(before, now, growth.growth, tensors, RandomTensors(now, 24));
-  EXPECT_LT(Distance(Network(before, tensors).Logits(), Network(now, grown, growth).Logits()),
+  EXPECT_LT(Distance(Network(now, grown, growth).Logits(), Network(before, tensors).Logits()),
             kRounding);
 }
 
@@ -227,14 +232,9 @@ TEST(MaskedGrowth, GradientsAreThoseOfFiniteDifferences) {
   ForEachGrowth([](const ModelSpec& before, const ModelSpec& now, const TensorsByName&,
                    const TensorsByName&, const GrowthSpec& growth) {
     if (growth.new_blocks != "copy") return;  // all numbers are others here
-    TensorsByName tensors = RandomTensors(now, 25);
-    for (auto& [name, values] : tensors) {
-      // Without norms small steps would have large effects.
-      for (double& value : values) value *= NormPositionOf(now) == "none" ? 0.3 : 1;
-    }
-    Network network(now, tensors, GrowthFrom(before), 1);
+    Network network(now, PlainNumbers(now, 25), GrowthFrom(before), 1);
     TinyRun& run = network.run();
-    const Batch batch = network.Batch();
+    const Batch batch = BatchFor(now);
     run.Differentiate(batch);
     ParameterSet& parameters = run.model->parameters();
     PhiloxStream random(PhiloxKey{26, 0, 0});
@@ -286,8 +286,25 @@ TEST(MaskedGrowth, ABlockPassesOnItsShare) {
   network.Mask(1);
   std::vector<float> mixed;
   for (size_t i = 0; i < all.size(); ++i) mixed.push_back(0.75f * none[i] + 0.25f * all[i]);
-  EXPECT_LT(Distance(mixed, network.Logits()), kRounding);
+  EXPECT_LT(Distance(network.Logits(), mixed), kRounding);
   EXPECT_GT(Distance(none, all), 1000 * kRounding);
+}
+
+/// Growth of Small(kVariants[0]) in which moments of what is new are zero.
+struct GrowthInPlace {
+  GrowthSpec growth;
+  ModelSpec now;
+};
+
+std::vector<GrowthInPlace> GrowthsInPlace() {
+  ModelSpec wide = Small(kVariants[0]);
+  wide.width = 48;
+  wide.heads = 6;
+  ModelSpec deep = wide;
+  deep.layers = 3;
+  GrowthSpec asymmetric = Method("fpi");
+  asymmetric.optimizer_state = "asymmetric";
+  return {{Method("msg"), deep}, {asymmetric, deep}, {Method("sparkling"), wide}};
 }
 
 double SumOfMagnitudes(const TensorsByName& tensors) {
@@ -300,16 +317,8 @@ double SumOfMagnitudes(const TensorsByName& tensors) {
 
 TEST(MaskedGrowth, MomentsOfWhatWasThereStayAndOthersAreZero) {
   const ModelSpec before = Small(kVariants[0]);
-  ModelSpec wide = before;
-  wide.width = 48;
-  wide.heads = 6;
-  ModelSpec deep = wide;
-  deep.layers = 3;
   const TensorsByName moments = RandomTensors(before, 28);
-  GrowthSpec asymmetric = Method("fpi");
-  asymmetric.optimizer_state = "asymmetric";
-  for (const auto& [growth, now] :
-       {std::pair{Method("msg"), deep}, {asymmetric, deep}, {Method("sparkling"), wide}}) {
+  for (const auto& [growth, now] : GrowthsInPlace()) {
     for (const GrownNumbers numbers : {GrownNumbers::kGradients, GrownNumbers::kSquaredGradients}) {
       const TensorsByName grown = Grown(before, now, growth, moments, {}, numbers);
       EXPECT_NEAR(SumOfMagnitudes(grown), SumOfMagnitudes(moments), 1e-9);
@@ -318,6 +327,81 @@ TEST(MaskedGrowth, MomentsOfWhatWasThereStayAndOthersAreZero) {
       EXPECT_EQ(table[0], old[0]);
       EXPECT_EQ(table[32], 0) << "an added column";
       EXPECT_EQ(table[48], old[32]) << "the next row";
+    }
+  }
+}
+
+struct Moments {
+  TensorsByName first, second;
+};
+
+/// What `optimizer` makes of the numbers of a network in its eleventh update, which has gradients
+/// of zero and no decay.
+TensorsByName UpdatedWithoutGradients(const ModelSpec& model, const TensorsByName& tensors,
+                                      const std::string& optimizer, const Moments& moments) {
+  ModelOptions options;
+  options.precision = &kFp32Precision;
+  TinyRun run(model, options);
+  SetValues(run, tensors);
+  ParameterSet& parameters = run.model->parameters();
+  OptimizerSpec spec;
+  spec.name = optimizer;
+  spec.weight_decay = 0;
+  const auto rule = NewOptimizer(run.context, spec, &parameters, DType::kF32);
+  WEFT_CHECK(rule.ok(), rule.status().message());
+  for (const NamedTensor& state : (*rule)->StateTensors()) {
+    const TensorsByName& of_kind =
+        state.moment == MomentKind::kSecond ? moments.second : moments.first;
+    const std::vector<double>& values = of_kind.at(parameters[state.parameter].name);
+    std::copy(values.begin(), values.end(), state.view.As<float>());
+  }
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const TensorView gradient = parameters.gradient(i);
+    std::fill_n(gradient.As<float>(), gradient.shape.Elements(), 0.0f);
+  }
+  const Status updated = (*rule)->Update(run.context, {.learning_rate = 0.01, .update = 11});
+  WEFT_CHECK(updated.ok(), updated.message());
+  TensorsByName after;
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const std::vector<float> values = ValuesOf(parameters.value(i));
+    after[parameters[i].name] = {values.begin(), values.end()};
+  }
+  return after;
+}
+
+// Momentum moves what had a gradient before growth, and nothing else.
+TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatIsNewAsItIs) {
+  const ModelSpec before = Small(kVariants[0]);
+  const TensorsByName tensors = RandomTensors(before, 31);
+  Moments moments{RandomTensors(before, 32), RandomTensors(before, 33)};
+  for (auto& [name, values] : moments.second) {
+    for (double& value : values) value = value * value + 0.01;
+  }
+  for (const char* optimizer : {"adamw", "lion", "sgd"}) {
+    const TensorsByName moved = UpdatedWithoutGradients(before, tensors, optimizer, moments);
+    for (const auto& [growth, now] : GrowthsInPlace()) {
+      SCOPED_TRACE(std::string(optimizer) + ", " + growth.method);
+      const TensorsByName large = RandomTensors(now, 34);
+      const TensorsByName grown = Grown(before, now, growth, tensors, large);
+      const Moments kept{
+          Grown(before, now, growth, moments.first, {}, GrownNumbers::kGradients),
+          Grown(before, now, growth, moments.second, {}, GrownNumbers::kSquaredGradients)};
+      const TensorsByName after = UpdatedWithoutGradients(now, grown, optimizer, kept);
+      // By msg old weights are as they were before, and so move as they would have.
+      const TensorsByName expected =
+          growth.method == "msg" ? Grown(before, now, growth, moved, large) : after;
+      int64_t changed = 0;
+      for (const auto& [name, values] : grown) {
+        for (size_t i = 0; i < values.size(); ++i) {
+          const auto start = static_cast<float>(values[i]);
+          ASSERT_NEAR(after.at(name)[i], expected.at(name)[i], 1e-6) << name << " " << i;
+          changed += after.at(name)[i] != start ? 1 : 0;
+          if (kept.first.at(name)[i] == 0) {
+            ASSERT_EQ(after.at(name)[i], start) << name << " " << i;
+          }
+        }
+      }
+      EXPECT_GT(changed, 0);
     }
   }
 }
