@@ -37,29 +37,33 @@ const Feature kLowRankCore = {
 
 constexpr std::string_view kHeldStill = "steps that train the core hold the rest of weights still";
 
+constexpr std::string_view kMasksOfFactors =
+    "weights are made of factors, which masks would have to follow";
+
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
       {&kLowRankCore, &kZero, "the factors need the whole gradient of a weight",
        "resources.zero_stage 0"},
       {&kLowRankCore, &kTensorParallel, "the factors are of whole matrices",
        "data parallelism alone"},
-      {&kLowRankCore, &kPipelineParallel, kNotYet, "data parallelism alone"},
+      {&kLowRankCore, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},
       {&kLowRankCore, &kWholeTensorOptimizer, kHeldStill, "optimizer.name adamw"},
       {&kLowRankCore, &kScheduleFree, kHeldStill, "optimizer.name adamw"},
-      {&kLowRankCore, &kReplay, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kMeshDeterminism, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kLocalSteps, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kExperts, kNotYet, kOneOfTwo},
+      {&kLowRankCore, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kLowRankCore, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+      {&kLowRankCore, &kLocalSteps, kSummedEveryStep, kOneOfTwo},
+      {&kLowRankCore, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kLowRankCore, &OverParameterizationTechniqueCost().feature(),
        "a weight is made of one kind of factors", kOneOfTwo},
-      {&kLowRankCore, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &Sparse24TechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
       {&kLowRankCore, &StructuredMatricesTechniqueCost().feature(),
        "a structured matrix is in the place of the weight", kOneOfTwo},
-      {&kLowRankCore, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kLowRankCore, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &StructuredPruningTechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
+      {&kLowRankCore, &PruningTechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
       {&kLowRankCore, &PeftTechniqueCost().feature(), "adapters freeze the weights", kOneOfTwo},
-      {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(),
+       "quantised weights are frozen, and the core is trained with the others", kOneOfTwo},
   };
   return rows;
 }

@@ -35,30 +35,37 @@ const Feature kValueLearning = {
         }};
 
 constexpr std::string_view kDataParallel = "data parallelism, with resources.zero_stage up to 2";
+constexpr std::string_view kUndivided =
+    "the other network would have to be divided as the model is";
 constexpr std::string_view kTwoNetworks =
     "the logits of the other network would be added to those of two networks";
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kValueLearning, &kTensorParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kContextParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kPipelineParallel, kNotYet, kDataParallel},
-      {&kValueLearning, &kZeroParameters, kNotYet, "resources.zero_stage 2"},
-      {&kValueLearning, &kOffloadOptimizer, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kLocalSteps, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kReplay, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kMeshDeterminism, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kPhases, kNotYet, "a job for each network"},
-      {&kValueLearning, &kExperts, kNotYet, kOneOfTwo},
+      {&kValueLearning, &kTensorParallel, kUndivided, kDataParallel},
+      {&kValueLearning, &kContextParallel, kUndivided, kDataParallel},
+      {&kValueLearning, &kPipelineParallel, kUndivided, kDataParallel},
+      {&kValueLearning, &kZeroParameters, kUndivided, "resources.zero_stage 2"},
+      {&kValueLearning, &kOffloadOptimizer, "the other network would have to be offloaded, too",
+       kOneOfTwo},
+      {&kValueLearning, &kLocalSteps, kSummedEveryStep, kOneOfTwo},
+      {&kValueLearning, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kValueLearning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+      {&kValueLearning, &kPhases, "the other network would have to grow with the model",
+       "a job for each network"},
+      {&kValueLearning, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kValueLearning, &kEncoder, "logits are added that predict the next token",
        "model.family gpt2 or llama"},
-      {&kValueLearning, &Fp8TechniqueCost().feature(), kNotYet, "train.precision bf16"},
+      {&kValueLearning, &Fp8TechniqueCost().feature(),
+       "the other network would have to be computed in FP8, too", "train.precision bf16"},
       {&kValueLearning, &PeftTechniqueCost().feature(),
        "adapters change the network itself, so that none need be added", kOneOfTwo},
       {&kValueLearning, &LowRankCoreTechniqueCost().feature(), kTwoNetworks, kOneOfTwo},
       {&kValueLearning, &NestedModelTechniqueCost().feature(), kTwoNetworks, kOneOfTwo},
-      {&kValueLearning, &PreferenceOptimizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kValueLearning, &StructuralGrowthTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kValueLearning, &PreferenceOptimizationTechniqueCost().feature(),
+       "answers would have to be judged by the sum of two logits", kOneOfTwo},
+      {&kValueLearning, &StructuralGrowthTechniqueCost().feature(),
+       "the other network would have to grow with the model", kOneOfTwo},
   };
   return rows;
 }
