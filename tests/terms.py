@@ -91,6 +91,7 @@ NAMES = [
     Retired(r"Tell(?:Losses|WrongBits|Memory)|told_broken_|MostTelling|(?:State)?TellsBlocksApart",
             "ReportLosses, LogMemory, MostInformative, DiffersByBlock, ..."),
     Retired(r"activations_away|away_", "offloaded_activations, offloaded_"),
+    Retired(r"RunBeside", "DeferForOverlap"),
 ]
 
 COMMENTS = [

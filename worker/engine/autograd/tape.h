@@ -164,7 +164,7 @@ class Tape {
   bool IsSummed(int32_t node) const { return summed_.contains(node); }
   /// Defers the part of an operation's Backward that the sum of its input's gradient need not wait
   /// for, so that it overlaps with that: it runs after the next operation at the latest.
-  void RunBeside(std::string_view name, Backward work) {
+  void DeferForOverlap(std::string_view name, Backward work) {
     beside_.push_back({name, std::move(work)});
   }
   /// Runs what was deferred so far: while something else is on its way.
