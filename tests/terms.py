@@ -92,6 +92,7 @@ NAMES = [
             "ReportLosses, LogMemory, MostInformative, DiffersByBlock, ..."),
     Retired(r"activations_away|away_", "offloaded_activations, offloaded_"),
     Retired(r"RunBeside", "DeferForOverlap"),
+    Retired(r"beside_", "overlapped_, backward_workspace_"),
 ]
 
 COMMENTS = [
