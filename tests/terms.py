@@ -93,6 +93,7 @@ NAMES = [
     Retired(r"activations_away|away_", "offloaded_activations, offloaded_"),
     Retired(r"RunBeside", "DeferForOverlap"),
     Retired(r"beside_", "overlapped_, backward_workspace_"),
+    Retired(r"told_", "acknowledged_, announced_steps_, reported_collectives_"),
 ]
 
 COMMENTS = [

@@ -171,7 +171,7 @@ class Attempt {
   std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   CollectiveAccounts accounts_;                         ///< Of all groups of this rank.
-  std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
+  std::vector<CollectiveUse> reported_collectives_;     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.
   std::unique_ptr<engine::Model> model_;

@@ -80,8 +80,8 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.memory_step = report.step_memory;
   progress.tiers = report.tiers;
   std::vector<CollectiveUse> totals = accounts_.Totals();
-  progress.collectives = Difference(totals, told_);
-  told_ = std::move(totals);
+  progress.collectives = Difference(totals, reported_collectives_);
+  reported_collectives_ = std::move(totals);
   progress.norms = report.norms;
   progress.spike = report.spike;
   progress.rolled_back = std::exchange(rolled_back_, false);
