@@ -94,6 +94,7 @@ NAMES = [
     Retired(r"RunBeside", "DeferForOverlap"),
     Retired(r"beside_", "overlapped_, backward_workspace_"),
     Retired(r"told_", "acknowledged_, announced_steps_, reported_collectives_"),
+    Retired(r"EnterFeatures|LeaveFeatures", "CopyToFeatureRegion, ReduceFromFeatureRegion"),
 ]
 
 COMMENTS = [
