@@ -95,6 +95,7 @@ NAMES = [
     Retired(r"beside_", "overlapped_, backward_workspace_"),
     Retired(r"told_", "acknowledged_, announced_steps_, reported_collectives_"),
     Retired(r"EnterFeatures|LeaveFeatures", "CopyToFeatureRegion, ReduceFromFeatureRegion"),
+    Retired(r"(?:\w+::)?Tell(?=\()", "ReportActivity, ReportEvent, ReportFile, SendReply"),
 ]
 
 COMMENTS = [

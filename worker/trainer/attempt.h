@@ -152,7 +152,7 @@ class Attempt {
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
   /// As ActivityMessage.
-  void Tell(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
+  void ReportActivity(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
 
   Env& env_;
   AttemptSpec spec_;

@@ -135,9 +135,9 @@ Status Attempt::EvaluateNow() {
   if (data_.validation == nullptr) return OkStatus();
   // A profile is of the steps alone.
   engine::Profiler* const profiler = std::exchange(context_.profiler, nullptr);
-  Tell("evaluating");
+  ReportActivity("evaluating");
   WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
-  Tell("training");
+  ReportActivity("training");
   context_.profiler = profiler;
   evaluation_seconds_ += report.seconds;
   validation_loss_ = IfFinite(report.loss);
