@@ -96,6 +96,7 @@ NAMES = [
     Retired(r"told_", "acknowledged_, announced_steps_, reported_collectives_"),
     Retired(r"EnterFeatures|LeaveFeatures", "CopyToFeatureRegion, ReduceFromFeatureRegion"),
     Retired(r"(?:\w+::)?Tell(?=\()", "ReportActivity, ReportEvent, ReportFile, SendReply"),
+    Retired(r"OpenWay", "OpenChannel"),
 ]
 
 COMMENTS = [

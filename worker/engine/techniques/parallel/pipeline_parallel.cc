@@ -45,8 +45,8 @@ Status PipelineParallel::Connect() {
                                 : (upper ? Way::kToNext : Way::kFromPrevious);
       On(way).peer = 1 - group->rank();
       const bool sends = upper != gradients;
-      WEFT_RETURN_IF_ERROR(group->OpenWay(sends ? group->rank() : On(way).peer,
-                                          sends ? On(way).peer : group->rank()));
+      WEFT_RETURN_IF_ERROR(group->OpenChannel(sends ? group->rank() : On(way).peer,
+                                              sends ? On(way).peer : group->rank()));
       On(way).group = std::move(group);
     }
   }
