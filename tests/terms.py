@@ -97,6 +97,8 @@ NAMES = [
     Retired(r"EnterFeatures|LeaveFeatures", "CopyToFeatureRegion, ReduceFromFeatureRegion"),
     Retired(r"(?:\w+::)?Tell(?=\()", "ReportActivity, ReportEvent, ReportFile, SendReply"),
     Retired(r"OpenWay", "OpenChannel"),
+    Retired(r"PipelineParallel::Way|(?:struct|enum class|const) Ways?|JobOfWay|kWays",
+            "Direction, RunConfig, RouteOptions, NamedVariants"),
 ]
 
 COMMENTS = [

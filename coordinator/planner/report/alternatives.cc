@@ -21,16 +21,16 @@ struct Variant {
 };
 
 /// A way with its variants; the best one counts.
-struct Way {
+struct NamedVariants {
   std::string name;
   std::vector<Variant> variants;
 };
 
-class Ways {
+class VariantList {
  public:
-  Ways(const JobSpec& job, int64_t most_ranks) : job_(job), most_ranks_(most_ranks) {}
+  VariantList(const JobSpec& job, int64_t most_ranks) : job_(job), most_ranks_(most_ranks) {}
 
-  std::vector<Way> All() {
+  std::vector<NamedVariants> All() {
     const ResourceSpec& has = job_.resources;
     if (has.tensor_parallel == 1) {
       AddDegrees("tensor parallelism", {}, "tensor_parallel", &ResourceSpec::tensor_parallel);
@@ -90,7 +90,7 @@ class Ways {
           });
     }
     if (has.ranks != 1) Add("one rank", "ranks: 1", [](ResourceSpec& r) { r.ranks = 1; });
-    return std::move(ways_);
+    return std::move(all_);
   }
 
  private:
@@ -99,13 +99,13 @@ class Ways {
   void Add(const std::string& name, const std::string& lines, const Change& change) {
     Variant variant{"resources: { " + lines + " }", job_};
     change(variant.job.resources);
-    ways_.push_back({name, {std::move(variant)}});
+    all_.push_back({name, {std::move(variant)}});
   }
 
   /// Of 2, 4, ... ranks, as many as there is room for; of 2 where there is none.
   void AddDegrees(const std::string& name, const std::string& lines, const std::string& field,
                   int64_t ResourceSpec::*degree, const Change& change = {}) {
-    Way way{name, {}};
+    NamedVariants way{name, {}};
     for (int64_t ranks = 2; ranks <= std::max<int64_t>(most_ranks_, 2); ranks *= 2) {
       std::string text = field + ": " + std::to_string(ranks);
       if (!lines.empty()) text += ", " + lines;
@@ -114,12 +114,12 @@ class Ways {
       if (change) change(variant.job.resources);
       way.variants.push_back(std::move(variant));
     }
-    ways_.push_back(std::move(way));
+    all_.push_back(std::move(way));
   }
 
   const JobSpec& job_;
   const int64_t most_ranks_;
-  std::vector<Way> ways_;
+  std::vector<NamedVariants> all_;
 };
 
 int64_t MostRanks(const JobSpec& job, const ClusterProfile& cluster) {
@@ -202,7 +202,7 @@ std::string ComparedWithBest(const TimeBreakdown& own, const TimeBreakdown& best
 std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile& cluster,
                                         const Prediction* best, const std::stop_token& stop) {
   std::vector<Tried> all;
-  for (const Way& way : Ways(job, MostRanks(job, cluster)).All()) {
+  for (const NamedVariants& way : VariantList(job, MostRanks(job, cluster)).All()) {
     Tried furthest;
     for (size_t i = 0; i < way.variants.size(); ++i) {
       Tried tried = Try(way.variants[i], cluster, stop);
