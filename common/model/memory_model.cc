@@ -27,10 +27,10 @@ constexpr int64_t kUncutShare = 160;
 /// values and a place of the largest such tensor.
 int64_t FragmentationOfCompressed(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
-  const int64_t codes =
+  const int64_t compressed =
       CompressedBytes(PlanOfBlocks(inputs), inputs.shape,
                       inputs.micro_batch * inputs.sequence_length, 0, inputs.activation_bits);
-  return codes / 6 + PassSizes(inputs).before;
+  return compressed / 6 + PassSizes(inputs).before;
 }
 
 /// Of kernels on a CUDA device, which share it: what products may take, or what attention's

@@ -20,7 +20,7 @@ struct Variant {
   JobSpec job;
 };
 
-/// A way with its variants; the best one counts.
+/// Variants of one change; the best one counts.
 struct NamedVariants {
   std::string name;
   std::vector<Variant> variants;
@@ -105,16 +105,16 @@ class VariantList {
   /// Of 2, 4, ... ranks, as many as there is room for; of 2 where there is none.
   void AddDegrees(const std::string& name, const std::string& lines, const std::string& field,
                   int64_t ResourceSpec::*degree, const Change& change = {}) {
-    NamedVariants way{name, {}};
+    NamedVariants named{name, {}};
     for (int64_t ranks = 2; ranks <= std::max<int64_t>(most_ranks_, 2); ranks *= 2) {
       std::string text = field + ": " + std::to_string(ranks);
       if (!lines.empty()) text += ", " + lines;
       Variant variant{"resources: { " + text + " }", job_};
       variant.job.resources.*degree = ranks;
       if (change) change(variant.job.resources);
-      way.variants.push_back(std::move(variant));
+      named.variants.push_back(std::move(variant));
     }
-    all_.push_back(std::move(way));
+    all_.push_back(std::move(named));
   }
 
   const JobSpec& job_;
@@ -202,13 +202,13 @@ std::string ComparedWithBest(const TimeBreakdown& own, const TimeBreakdown& best
 std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile& cluster,
                                         const Prediction* best, const std::stop_token& stop) {
   std::vector<Tried> all;
-  for (const NamedVariants& way : VariantList(job, MostRanks(job, cluster)).All()) {
+  for (const NamedVariants& named : VariantList(job, MostRanks(job, cluster)).All()) {
     Tried furthest;
-    for (size_t i = 0; i < way.variants.size(); ++i) {
-      Tried tried = Try(way.variants[i], cluster, stop);
+    for (size_t i = 0; i < named.variants.size(); ++i) {
+      Tried tried = Try(named.variants[i], cluster, stop);
       if (i == 0 || Further(tried, furthest)) furthest = std::move(tried);
     }
-    furthest.answer.name = way.name;
+    furthest.answer.name = named.name;
     if (furthest.answer.fits && best != nullptr) {
       furthest.answer.reason = ComparedWithBest(furthest.time, best->time);
     }
