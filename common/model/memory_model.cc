@@ -47,11 +47,16 @@ int64_t HostStaging(const MemoryInputs& inputs) {
   return inputs.offload_optimizer && inputs.OnCuda() && converts ? kHostStagingBytes : 0;
 }
 
+/// Bytes of `numbers` numbers of frozen matrices that products alone read. There mostly are none.
+int64_t FrozenMatrixBytes(const MemoryInputs& inputs, int64_t numbers) {
+  if (numbers == 0) return 0;
+  return ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * numbers;
+}
+
 /// Bytes of values, wherever they are.
 int64_t ValueBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  const int64_t frozen = ElementBytes(FrozenMatrixType(shape.spec, *inputs.precision));
-  return frozen * shape.only_multiplied +
+  return FrozenMatrixBytes(inputs, shape.only_multiplied) +
          ElementBytes(inputs.precision->matrices) *
              (shape.stored_matrices - shape.only_multiplied) +
          kF32 * (shape.stored - shape.stored_matrices);
@@ -78,8 +83,7 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
 int64_t KeptValueBytes(const MemoryInputs& inputs) {
   const StreamedUnit kept = KeptOnDevice(inputs);
   const int64_t frozen = kept.trained == 0 ? inputs.shape.only_multiplied : 0;
-  return kF32 * kept.vectors +
-         ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * frozen +
+  return kF32 * kept.vectors + FrozenMatrixBytes(inputs, frozen) +
          ElementBytes(inputs.precision->matrices) * (kept.held_matrices() - frozen);
 }
 

@@ -273,6 +273,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
       const bool frozen_stored =
+          shape.only_multiplied > 0 &&
           FrozenMatrixType(shape.spec, *inputs.precision) == inputs.precision->products;
       if (inputs.offload_optimizer && !shares) {
         const bool there = frozen_stored && KeepsFrozen(inputs);

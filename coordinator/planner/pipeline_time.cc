@@ -310,10 +310,10 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   TimeBreakdown& slowest = forecast.slowest;
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (const PipelinePlace& place : pipeline.places[rank]) {
-      StepInputs own = inputs;
-      own.ranks_on_worker = place.ranks_on_worker;
       auto [at, added] = known.try_emplace(place);
       if (added) {
+        StepInputs own = inputs;
+        own.ranks_on_worker = place.ranks_on_worker;
         const StepRates& rates = place.passes->rates();
         at->second = PredictStages(own, pipeline.cut, *place.passes);
         const Wire wire = rates.PointToPoint(own.place(), pipeline.within_worker);
