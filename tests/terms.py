@@ -91,6 +91,14 @@ NAMES = [
     Retired(r"Tell(?:Losses|WrongBits|Memory)|told_broken_|MostTelling|(?:State)?TellsBlocksApart",
             "ReportLosses, LogMemory, MostInformative, DiffersByBlock, ..."),
     Retired(r"activations_away|away_", "offloaded_activations, offloaded_"),
+    Retired(r"RunBeside", "DeferForOverlap"),
+    Retired(r"beside_", "overlapped_, backward_workspace_"),
+    Retired(r"told_", "acknowledged_, announced_steps_, reported_collectives_"),
+    Retired(r"EnterFeatures|LeaveFeatures", "CopyToFeatureRegion, ReduceFromFeatureRegion"),
+    Retired(r"(?:\w+::)?Tell(?=\()", "ReportActivity, ReportEvent, ReportFile, SendReply"),
+    Retired(r"OpenWay", "OpenChannel"),
+    Retired(r"PipelineParallel::Way|(?:struct|enum class|const) Ways?|JobOfWay|kWays",
+            "Direction, RunConfig, RouteOptions, NamedVariants"),
 ]
 
 COMMENTS = [

@@ -178,14 +178,14 @@ TEST(Gpt2Import, AcceptsOldNamesMaskBuffersTiedOutputAndNarrowTypes) {
     const std::vector<float> numbers = {0, 1, 2, 3, -4};
     const std::vector<uint16_t> brain = {0x0000, 0x3f80, 0x4000, 0x4040, 0xc080};
     const std::vector<uint16_t> half = {0x0000, 0x3c00, 0x4000, 0x4200, 0xc400};
-    const std::vector<uint16_t>& codes = type == SafetensorsType::kBF16 ? brain : half;
+    const std::vector<uint16_t>& encoded = type == SafetensorsType::kBF16 ? brain : half;
     std::vector<std::vector<uint16_t>> data;
     std::vector<SafetensorsTensor> tensors;
     auto add = [&](const std::string& name, const std::vector<uint64_t>& shape) {
       size_t size = 1;
       for (uint64_t extent : shape) size *= extent;
       std::vector<uint16_t> values(size);
-      for (size_t i = 0; i < size; ++i) values[i] = codes[i % 5];
+      for (size_t i = 0; i < size; ++i) values[i] = encoded[i % 5];
       data.push_back(std::move(values));
       tensors.push_back({name, type, shape, std::as_bytes(std::span(data.back())), {}});
     };

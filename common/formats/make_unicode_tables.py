@@ -17,26 +17,26 @@ def categories(folder):
         if name.endswith(", First>"):
             first = code
             continue
-        codes = range(first, code + 1) if name.endswith(", Last>") else [code]
+        code_points = range(first, code + 1) if name.endswith(", Last>") else [code]
         if kind in members:
-            members[kind].update(codes)
+            members[kind].update(code_points)
     return members
 
 
 def white_space(folder):
-    codes = set()
+    code_points = set()
     for line in (folder / "PropList.txt").read_text().splitlines():
         span, _, rest = line.partition(";")
         if rest.split("#")[0].strip() != "White_Space":
             continue
         first, _, last = span.strip().partition("..")
-        codes.update(range(int(first, 16), int(last or first, 16) + 1))
-    return codes
+        code_points.update(range(int(first, 16), int(last or first, 16) + 1))
+    return code_points
 
 
-def ranges(codes):
+def ranges(code_points):
     spans = []
-    for code in sorted(codes):
+    for code in sorted(code_points):
         if spans and spans[-1][1] == code - 1:
             spans[-1][1] = code
         else:

@@ -26,19 +26,20 @@ constexpr size_t kLongestDecomposition = 18;
 
 /// Puts the combining marks behind each character in canonical order: those of one class stay in
 /// their order. The library's own way takes time quadratic in the length of a run.
-void SortMarks(std::vector<utf8proc_int32_t>& codes) {
+void SortMarks(std::vector<utf8proc_int32_t>& code_points) {
   auto class_of = [](utf8proc_int32_t code) {
     return utf8proc_get_property(code)->combining_class;
   };
-  for (size_t begin = 0; begin < codes.size();) {
-    if (codes[begin] < 0x300 || class_of(codes[begin]) == 0) {
+  for (size_t begin = 0; begin < code_points.size();) {
+    if (code_points[begin] < 0x300 || class_of(code_points[begin]) == 0) {
       ++begin;
       continue;
     }
     size_t end = begin + 1;
-    while (end < codes.size() && class_of(codes[end]) != 0) ++end;
+    while (end < code_points.size() && class_of(code_points[end]) != 0) ++end;
     std::stable_sort(
-        codes.begin() + static_cast<ptrdiff_t>(begin), codes.begin() + static_cast<ptrdiff_t>(end),
+        code_points.begin() + static_cast<ptrdiff_t>(begin),
+        code_points.begin() + static_cast<ptrdiff_t>(end),
         [&](utf8proc_int32_t a, utf8proc_int32_t b) { return class_of(a) < class_of(b); });
     begin = end;
   }
@@ -122,15 +123,15 @@ std::string ToNormalForm(std::string_view text, NormalForm form) {
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   const auto decompose = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
                                                         (compatible ? UTF8PROC_COMPAT : 0));
-  std::vector<utf8proc_int32_t> codes;
-  codes.reserve(text.size());
+  std::vector<utf8proc_int32_t> code_points;
+  code_points.reserve(text.size());
   bool ascii = true;
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = ReadUtf8(text, at);
     at += static_cast<size_t>(c.bytes);
     ascii &= c.code < 0x80;
     if (c.code < 0x80) {
-      codes.push_back(static_cast<utf8proc_int32_t>(c.code));
+      code_points.push_back(static_cast<utf8proc_int32_t>(c.code));
       continue;
     }
     std::array<utf8proc_int32_t, kLongestDecomposition> parts{};
@@ -139,20 +140,21 @@ std::string ToNormalForm(std::string_view text, NormalForm form) {
                                 static_cast<utf8proc_ssize_t>(parts.size()), decompose, nullptr);
     WEFT_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()),
                "no character decomposes into this many");
-    codes.insert(codes.end(), parts.begin(), parts.begin() + count);
+    code_points.insert(code_points.end(), parts.begin(), parts.begin() + count);
   }
   if (ascii) return std::string(text);
-  SortMarks(codes);
-  auto size = static_cast<utf8proc_ssize_t>(codes.size());
+  SortMarks(code_points);
+  auto size = static_cast<utf8proc_ssize_t>(code_points.size());
   if (compose) {
     size = utf8proc_normalize_utf32(
-        codes.data(), size, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+        code_points.data(), size,
+        static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     WEFT_CHECK(size >= 0, "composing code points cannot fail");
   }
   std::string out;
   out.reserve(text.size());
   for (utf8proc_ssize_t i = 0; i < size; ++i) {
-    AppendUtf8(out, static_cast<char32_t>(codes[static_cast<size_t>(i)]));
+    AppendUtf8(out, static_cast<char32_t>(code_points[static_cast<size_t>(i)]));
   }
   return out;
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <vector>
 
+#include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
 #include "common/model/streamed_units.h"
 #include "common/number.h"
@@ -15,6 +17,36 @@ namespace {
 
 constexpr int64_t kF32 = 4;
 
+/// What a rank has of the gradient of a parameter.
+struct Gradient {
+  int64_t unit = 0;
+  int64_t bytes = 0;
+  int64_t numbers = 0;
+  bool none = false;        ///< It is frozen, or of an expert of another rank.
+  bool of_experts = false;  ///< Of expert-parallel ranks.
+  bool stacked = false;     ///< In a bucket with the one before it.
+  bool of_classifier = false;
+};
+
+/// Of the `chosen` parameters, in the order of the forward pass.
+std::vector<Gradient> GradientsOf(const ModelSpec& model, int64_t tensor, int64_t rows,
+                                  int64_t expert_ranks,
+                                  const std::function<bool(const ParameterInfo&)>& chosen) {
+  std::vector<Gradient> gradients;
+  VisitParametersOfRank(model, tensor, rows, [&](const ParameterInfo& parameter) {
+    if (!chosen(parameter)) return;
+    gradients.push_back(
+        {.unit = parameter.unit,
+         .bytes = kF32 * parameter.StoredElements(),
+         .numbers = parameter.Elements(),
+         .none = parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks),
+         .of_experts = expert_ranks > 1 && parameter.expert >= 0,
+         .stacked = parameter.stacked,
+         .of_classifier = IsClassifier(model, parameter)});
+  });
+  return gradients;
+}
+
 struct Bucket {
   int64_t bytes = 0;
   int64_t unit = 0;  ///< Of its first parameter.
@@ -23,27 +55,25 @@ struct Bucket {
 };
 
 /// In the order in which they are filled.
-std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<ParameterInfo>& parameters,
-                               int64_t bucket_bytes, int64_t expert_ranks, bool in_file,
-                               const std::vector<int64_t>& kept = {}) {
+std::vector<Bucket> CutBuckets(const std::vector<Gradient>& gradients, int64_t bucket_bytes,
+                               bool in_file, const std::vector<int64_t>& kept = {}) {
   std::vector<Bucket> buckets;
   bool open = false, of_experts = false;
-  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter) {
-    if (std::find(kept.begin(), kept.end(), parameter->unit) != kept.end()) {
+  for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
+    if (std::find(kept.begin(), kept.end(), gradient->unit) != kept.end()) {
       open = false;
       continue;
     }
-    if (parameter->frozen || !IsOnExpertRank(model, *parameter, expert_ranks)) continue;
+    if (gradient->none) continue;
     // Experts of expert-parallel ranks have buckets of their own.
-    const bool shared = expert_ranks > 1 && parameter->expert >= 0;
-    const bool other = in_file && !buckets.empty() && buckets.back().unit != parameter->unit;
-    if (!open || shared != of_experts || other) {
-      buckets.push_back({.unit = parameter->unit, .of_experts = shared});
+    const bool other = in_file && !buckets.empty() && buckets.back().unit != gradient->unit;
+    if (!open || gradient->of_experts != of_experts || other) {
+      buckets.push_back({.unit = gradient->unit, .of_experts = gradient->of_experts});
     }
-    of_experts = shared;
-    buckets.back().bytes += kF32 * parameter->StoredElements();
-    buckets.back().numbers += parameter->Elements();
-    open = parameter->stacked || buckets.back().bytes < bucket_bytes;
+    of_experts = gradient->of_experts;
+    buckets.back().bytes += gradient->bytes;
+    buckets.back().numbers += gradient->numbers;
+    open = gradient->stacked || buckets.back().bytes < bucket_bytes;
   }
   return buckets;
 }
@@ -53,15 +83,15 @@ std::vector<Bucket> CutBuckets(const ModelSpec& model, const std::vector<Paramet
 OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor,
                                 int64_t rows, int64_t expert_ranks, bool in_file,
                                 const std::vector<int64_t>& kept) {
-  const std::vector<ParameterInfo> parameters = ParametersOfRank(model, tensor, rows);
-  std::vector<Bucket> buckets =
-      CutBuckets(model, parameters, bucket_bytes, expert_ranks, in_file, kept);
+  const auto all = [](const ParameterInfo&) { return true; };
+  const std::vector<Gradient> gradients = GradientsOf(model, tensor, rows, expert_ranks, all);
+  std::vector<Bucket> buckets = CutBuckets(gradients, bucket_bytes, in_file, kept);
   if (buckets.empty()) return {};
   // A token table that classifies has its gradient first and last.
-  const ParameterInfo& first = parameters.front();
+  const Gradient& first = gradients.front();
   int64_t throughout = 0;
   const bool keeps_first = std::find(kept.begin(), kept.end(), 0) != kept.end();
-  if (IsClassifier(model, first) && !first.frozen && !keeps_first) {
+  if (first.of_classifier && !first.none && !keeps_first) {
     throughout = buckets.back().bytes;
     buckets.pop_back();
   }
@@ -80,13 +110,12 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
   FiledGradients bytes;
   std::deque<int64_t> held;  // of the last units
   int64_t numbers = 0, unit = -1;
-  std::vector<ParameterInfo> parameters =
-      ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows);
-  std::erase_if(parameters, [&](const ParameterInfo& parameter) {
-    return !IsOnStage(shape.spec, parameter, shape.embeds, shape.has_head);
-  });
-  for (const Bucket& bucket :
-       CutBuckets(shape.spec, parameters, bucket_bytes, shape.expert_ranks, true)) {
+  const std::vector<Gradient> gradients =
+      GradientsOf(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks,
+                  [&](const ParameterInfo& parameter) {
+                    return IsOnStage(shape.spec, parameter, shape.embeds, shape.has_head);
+                  });
+  for (const Bucket& bucket : CutBuckets(gradients, bucket_bytes, true)) {
     if (bucket.unit != unit) {
       held.push_back(0);
       if (std::ssize(held) > FiledUnitsAhead(shard_ranks > 1)) held.pop_front();

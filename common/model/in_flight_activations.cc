@@ -56,20 +56,20 @@ class Side {
  public:
   /// Its neighbour's words on how many have been taken come with what is taken here.
   Side(const PipelineSchedule& schedule, int64_t rank, PipelineSide side)
-      : told_(
+      : acknowledged_(
             side == PipelineSide::kNext
                 ? TakenBeforeSending(schedule, (rank + 1) % schedule.ranks, PipelineSide::kPrevious)
                 : TakenBeforeSending(schedule, (rank + schedule.ranks - 1) % schedule.ranks,
                                      PipelineSide::kNext)) {}
 
-  void Take() { taken_ = told_[came_++]; }
+  void Take() { taken_ = acknowledged_[came_++]; }
   void Send() { ++sent_; }
   int64_t in_flight() const { return sent_ - taken_; }
   /// One that is still to come is asked for.
-  int64_t asked() const { return came_ < told_.size() ? 1 : 0; }
+  int64_t asked() const { return came_ < acknowledged_.size() ? 1 : 0; }
 
  private:
-  std::vector<int64_t> told_;
+  std::vector<int64_t> acknowledged_;
   size_t came_ = 0;
   int64_t sent_ = 0;
   int64_t taken_ = 0;

@@ -27,10 +27,10 @@ constexpr int64_t kUncutShare = 160;
 /// values and a place of the largest such tensor.
 int64_t FragmentationOfCompressed(const MemoryInputs& inputs) {
   if (inputs.activation_bits == 0) return 0;
-  const int64_t codes =
+  const int64_t compressed =
       CompressedBytes(PlanOfBlocks(inputs), inputs.shape,
                       inputs.micro_batch * inputs.sequence_length, 0, inputs.activation_bits);
-  return codes / 6 + PassSizes(inputs).before;
+  return compressed / 6 + PassSizes(inputs).before;
 }
 
 /// Of kernels on a CUDA device, which share it: what products may take, or what attention's
@@ -53,11 +53,16 @@ int64_t HostWorkspace(const MemoryInputs& inputs) {
   return of_techniques + (inputs.OnCuda() && converts ? kHostStagingBytes : 0);
 }
 
+/// Bytes of `numbers` numbers of frozen matrices that products alone read. There mostly are none.
+int64_t FrozenMatrixBytes(const MemoryInputs& inputs, int64_t numbers) {
+  if (numbers == 0) return 0;
+  return ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * numbers;
+}
+
 /// Bytes of values, wherever they are.
 int64_t ValueBytes(const MemoryInputs& inputs) {
   const ModelShape& shape = inputs.shape;
-  const int64_t frozen = ElementBytes(FrozenMatrixType(shape.spec, *inputs.precision));
-  return frozen * shape.only_multiplied +
+  return FrozenMatrixBytes(inputs, shape.only_multiplied) +
          ElementBytes(inputs.precision->matrices) *
              (shape.stored_matrices - shape.only_multiplied) +
          kF32 * (shape.stored - shape.stored_matrices);
@@ -86,8 +91,7 @@ int64_t KeptValueBytes(const MemoryInputs& inputs) {
   // Where it is kept it is all of it.
   const bool keeps = kept.trained == 0 && kept.held_matrices() > 0;
   const int64_t frozen = keeps ? inputs.shape.only_multiplied : 0;
-  return kF32 * kept.vectors +
-         ElementBytes(FrozenMatrixType(inputs.shape.spec, *inputs.precision)) * frozen +
+  return kF32 * kept.vectors + FrozenMatrixBytes(inputs, frozen) +
          ElementBytes(inputs.precision->matrices) * (kept.held_matrices() - frozen);
 }
 

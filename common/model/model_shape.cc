@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 

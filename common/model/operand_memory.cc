@@ -295,7 +295,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
       // Of what is stored elsewhere all that products read is a copy.
-      const bool frozen_stored = StoresFrozenAsRead(inputs);
+      const bool frozen_stored = shape.only_multiplied > 0 && StoresFrozenAsRead(inputs);
       if (inputs.offload_optimizer && !shares) {
         const bool there = frozen_stored && KeepsFrozen(inputs);
         return ElementBytes(inputs.precision->products) *

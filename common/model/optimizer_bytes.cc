@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
 #include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"

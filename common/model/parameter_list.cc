@@ -564,20 +564,4 @@ std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tens
   return parameters;
 }
 
-std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_t tensor,
-                                                  int64_t rows) {
-  const bool alike = !DiffersByBlock(model);
-  ModelSpec one = model;
-  if (alike && model.layers > 0) one.layers = one.distinct_blocks = 1;
-  const int64_t blocks = DistinctBlocks(model) / std::max<int64_t>(DistinctBlocks(one), 1);
-  std::vector<ParameterGroup> groups;
-  for (ParameterInfo& parameter : ParametersOfRank(one, tensor, rows)) {
-    if (alike && parameter.expert > 0) continue;
-    const bool of_expert = alike && parameter.expert == 0;
-    const int64_t having = parameter.block >= 0 ? blocks : 1;
-    groups.push_back({std::move(parameter), having, of_expert ? model.experts : 1});
-  }
-  return groups;
-}
-
 }  // namespace weft

@@ -26,18 +26,6 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor,
                                             int64_t rows = 1);
 
-/// Parameters that differ in nothing but their names.
-struct ParameterGroup {
-  ParameterInfo first;
-  int64_t blocks = 1;   ///< Distinct blocks that have one, from first.block on.
-  int64_t experts = 1;  ///< Of each of those experts that have one, from first.expert on.
-};
-
-/// ParametersOfRank, those of all blocks and experts together where no pattern of the model can
-/// tell them apart: for sums, in a time that does not depend on the number of blocks.
-std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_t tensor,
-                                                  int64_t rows = 1);
-
 /// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);
 

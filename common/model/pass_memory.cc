@@ -438,7 +438,7 @@ StagePassMemory::StagePassMemory(const MemoryInputs& inputs, bool defers)
       (GradientsAroundNorm(inputs.shape.spec) - (gathers ? 1 : 0)) * size_.row + size_.gathered;
   // When the product behind it has made its gradient, that of its result in the format by rows.
   const int64_t reading = inputs.format() != nullptr ? size_.row + InFormat(inputs, size_.qkv) : 0;
-  beside_ =
+  backward_workspace_ =
       std::max(DeferredMlpWorkspace(inputs, size_, workspace_) - deferred_,
                (gathers ? size_.row : 0) + std::max({around_norm, workspace_.attending, reading}));
 }
@@ -526,7 +526,7 @@ void StagePassMemory::DeferWeightGradientsOf(const MemoryInputs& inputs, const S
   }
   if (trained > 0) {
     workspace.backward =
-        std::max(workspace.backward, workspace.waiting + beside_ + restored + widened_);
+        std::max(workspace.backward, workspace.waiting + backward_workspace_ + restored + widened_);
   }
   if (stage.first && stage.untrained == 0 && size_.narrow > 0) {
     // The same, which reads the last gradient that was made.

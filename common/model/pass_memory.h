@@ -106,7 +106,7 @@ class StagePassMemory {
   BlockWorkspace workspace_;         ///< Without what is restored from quantised values.
   int64_t deferred_ = 0;             ///< Gradients that wait of a block,
   int64_t compressed_deferred_ = 0;  ///< of one that keeps in bits these more,
-  int64_t beside_ = 0;               ///< and what its backward pass wants besides them.
+  int64_t backward_workspace_ = 0;   ///< and what its backward pass wants besides them.
 };
 
 /// Bytes of a micro-batch's tokens and their metadata, where kernels read it, except for images.

@@ -78,6 +78,12 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &head.backward};
 }
 
+std::vector<int64_t> NumbersOf(ModelShape shape) {
+  std::vector<int64_t> numbers;
+  for (const int64_t* number : Sums(shape)) numbers.push_back(*number);
+  return numbers;
+}
+
 /// Of all stages of a rank.
 std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ranks, int64_t rank) {
   std::vector<int64_t> which;
@@ -90,12 +96,18 @@ std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ran
   return which;
 }
 
-/// FormatBlocks of a rank with these blocks of a network of `layers`.
-FormatBlocks FormatBlocksAmong(FormatBlocks of, const std::vector<int64_t>& blocks,
-                               int64_t layers) {
+/// FormatBlocks of rank `rank` of `ranks`, in a network of `layers`. `before`: blocks before each
+/// stage, and all of them.
+FormatBlocks FormatBlocksAmong(FormatBlocks of, const std::vector<int64_t>& before, int64_t ranks,
+                               int64_t rank, int64_t layers) {
   const int64_t first = of.dense_first, last = layers - of.dense_last;
-  of.dense_first = std::ranges::count_if(blocks, [&](int64_t i) { return i < first; });
-  of.dense_last = std::ranges::count_if(blocks, [&](int64_t i) { return i >= last; });
+  of.dense_first = of.dense_last = 0;
+  for (auto stage = static_cast<size_t>(rank); stage + 1 < before.size();
+       stage += static_cast<size_t>(ranks)) {
+    const int64_t begin = before[stage], end = before[stage + 1];
+    of.dense_first += std::max<int64_t>(std::min(end, first) - begin, 0);
+    of.dense_last += std::max<int64_t>(end - std::max(begin, last), 0);
+  }
   return of;
 }
 
@@ -164,9 +176,11 @@ ModelShape ShapeOfStages(const ModelShape& whole, const std::vector<int64_t>& cu
 
 StageShapes::StageShapes(const ModelShape& whole)
     : whole_(whole),
+      alike_(!FreezesAny(whole.spec)),
       inner_(OneBlock(whole, false, false)),
       first_(OneBlock(whole, true, false)),
-      last_(OneBlock(whole, false, true)) {}
+      last_(OneBlock(whole, false, true)),
+      block_numbers_(NumbersOf(inner_)) {}
 
 ModelShape StageShapes::Of(const StageShape& stage) const {
   WEFT_CHECK(!stage.first || !stage.last, "a stage of a pipeline has one end of the network");
@@ -178,9 +192,8 @@ ModelShape StageShapes::Of(const StageShape& stage) const {
     return own;
   }
   ModelShape shape = stage.first ? first_ : stage.last ? last_ : inner_;
-  ModelShape block = inner_;
-  const std::vector<int64_t*> sums = Sums(shape), of_block = Sums(block);
-  for (size_t i = 0; i < sums.size(); ++i) *sums[i] += (stage.blocks - 1) * *of_block[i];
+  const std::vector<int64_t*> sums = Sums(shape);
+  for (size_t i = 0; i < sums.size(); ++i) *sums[i] += (stage.blocks - 1) * block_numbers_[i];
   shape.spec.layers = stage.blocks;
   return shape;
 }
@@ -238,11 +251,10 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
                                                    StageKind all, bool with_host) {
   // Next to quantised values there are holes.
   if (inputs.activation_bits == 0) all.recomputed = all.attention = 0, all.segment = 1;
-  const std::vector<int64_t> blocks = BlocksOfStages(cut_, in_flight_.ranks(), rank);
   std::vector<int64_t> which;
-  if (!shapes_.alike()) which = blocks;
-  const FormatBlocks format =
-      FormatBlocksAmong(inputs.format_blocks, blocks, inputs.shape.spec.layers);
+  if (!shapes_.alike()) which = BlocksOfStages(cut_, in_flight_.ranks(), rank);
+  const FormatBlocks format = FormatBlocksAmong(inputs.format_blocks, before_, in_flight_.ranks(),
+                                                rank, inputs.shape.spec.layers);
   const std::array<int64_t, 2> dense = {format.dense_first, format.dense_last};
   const auto [found, added] = rests_.try_emplace({all, with_host, which, dense});
   Rest& rest = found->second;

@@ -46,7 +46,7 @@ class StageShapes {
   explicit StageShapes(const ModelShape& whole);
 
   /// Blocks are all alike. Where they are not, because some are frozen, stages say which they have.
-  bool alike() const { return !FreezesAny(whole_.spec); }
+  bool alike() const { return alike_; }
   const ModelShape& whole() const { return whole_; }
 
   /// A part of the network, with one of its ends or none.
@@ -54,7 +54,9 @@ class StageShapes {
 
  private:
   ModelShape whole_;
-  ModelShape inner_, first_, last_;  ///< Of one block.
+  bool alike_;
+  ModelShape inner_, first_, last_;     ///< Of one block.
+  std::vector<int64_t> block_numbers_;  ///< What grows with the blocks, of inner_.
 };
 
 /// The memory of a pipeline, for repeated queries with different recomputation.

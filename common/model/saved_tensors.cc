@@ -184,9 +184,11 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     // At the last expert its own values are there, and all inputs and outputs of the experts, which
     // are neither quantised nor summed yet. Then the inputs are quantised, and at last the outputs,
     // while their sum is there.
-    const auto codes = [&](int64_t of) { return CodeBytes(of / ElementOf(inputs), bits); };
-    const int64_t last = size.to_experts - size.row - codes(size.from_experts) +
-                         std::max<int64_t>(2 * size.active - codes(size.to_experts), 0);
+    const auto compressed_bytes = [&](int64_t of) {
+      return CodeBytes(of / ElementOf(inputs), bits);
+    };
+    const int64_t last = size.to_experts - size.row - compressed_bytes(size.from_experts) +
+                         std::max<int64_t>(2 * size.active - compressed_bytes(size.to_experts), 0);
     bytes.mlp_quantised = size.from_experts + std::max<int64_t>(last, 0);
   }
   bytes.input = bits == 0 ? size.row : CodeBytes(tokens * width, bits);

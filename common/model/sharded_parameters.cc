@@ -7,6 +7,7 @@
 
 #include "common/dtype.h"
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 #include "common/number.h"
@@ -33,8 +34,8 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool, bool>, size_t> found;
   const bool classifies = !model.untied_classifier && HeadOf(model) != "classification";
-  for (const ParameterInfo& parameter : ParametersOfRank(model, tensor, rows)) {
-    if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
+  VisitParametersOfRank(model, tensor, rows, [&](const ParameterInfo& parameter) {
+    if (!IsOnExpertRank(model, parameter, expert_ranks)) return;
     const int64_t unit = parameter.unit;
     const bool tied = unit == 0 && IsClassifier(model, parameter);
     const bool looked_up = parameter.read_forward_alone();
@@ -48,7 +49,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
                                                    : DType::kF32;
     if (parameter.replicated) {
       replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
-      continue;
+      return;
     }
     const bool of_all = parameter.of_all_blocks;
     const auto [it, is_new] = found.try_emplace(
@@ -70,7 +71,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
       packed_padding_.Add(parameter.packed_padding());
     }
     if (trained && !of_all) first_differentiated_ = std::min(first_differentiated_, unit);
-  }
+  });
 }
 
 ShardedParameters FlatParameters::Among(int64_t ranks) const {

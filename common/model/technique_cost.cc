@@ -233,7 +233,7 @@ ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences) {
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) {
   ModelSpec deepest = model;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    deepest = technique->DeepestModel(deepest, train);
+    technique->SetDeepest(train, deepest);
   }
   return deepest;
 }

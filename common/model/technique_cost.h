@@ -264,8 +264,8 @@ class TechniqueCost {
   virtual bool ChangesExtent(const JobSpec&) const { return false; }
   /// Then: makes that of a step what it is with this technique.
   virtual void SetExtent(const JobSpec&, int64_t /*step*/, StepExtent&) const {}
-  /// The network as the step with most layers runs it. It has the same parameters.
-  virtual ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec&) const { return model; }
+  /// Makes the network what the step with most layers runs. It has the same parameters.
+  virtual void SetDeepest(const TrainSpec&, ModelSpec&) const {}
 
   /// The network within the network that the training makes besides (Technique::SubNetworkMetric),
   /// as one of its own: each of its parameters is the first rows and columns of the whole network's

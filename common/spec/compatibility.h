@@ -36,7 +36,22 @@ struct Refusal {
 
 // Texts of many rows.
 inline constexpr std::string_view kOneOfTwo = "leave one of them out";
-inline constexpr std::string_view kNotYet = "the two together are not implemented yet";
+// What a technique would have to do.
+inline constexpr std::string_view kOneProducts = "a layer has the products of one technique";
+inline constexpr std::string_view kPlainPasses =
+    "the check repeats passes without the technique's part of a step";
+inline constexpr std::string_view kOtherBits =
+    "the technique is not made to have the same bits on all meshes";
+inline constexpr std::string_view kOnDeviceAlone =
+    "the technique is made for weights that reside on the device";
+inline constexpr std::string_view kDenseLayersAlone =
+    "the technique is made for layers without experts";
+inline constexpr std::string_view kAllBlocksHere =
+    "the technique is made for ranks that have all blocks";
+inline constexpr std::string_view kSummedEveryStep =
+    "the technique is made for ranks that sum gradients in every step";
+inline constexpr std::string_view kBothSides =
+    "its weights would have to be divided along both sides";
 
 /// All rows: those of the core, then those of each technique (TechniqueCost::refusals). Those of a
 /// feature follow one another.

@@ -83,9 +83,9 @@ StreamedBytes StreamedOfStage(const StepInputs::StreamedStage& one, int64_t bloc
 
 /// A forward pass is a third of the work, or what frozen parameters leave of it for the backward
 /// pass; what is recomputed comes there.
-StageCost CostOfStage(const ModelShape& shape, const PassCost& pass, double plain,
+StageCost CostOfStage(const ModelShape& shape, bool any_frozen, const PassCost& pass, double plain,
                       double recomputing, double within) {
-  if (!FreezesAny(shape.spec) && shape.first_trained_layer == 0) {
+  if (!any_frozen && shape.first_trained_layer == 0) {
     return {plain / 3 + within / 2, plain / 3 + recomputing + within / 2, plain / 3, 0};
   }
   const double backward =
@@ -106,7 +106,7 @@ StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t
                          const TrainSpec& train)
     : shapes_(shapes),
       rates_(rates),
-      cost_of_([=, &precision, &rates,
+      cost_of_([=, &precision, &rates, &train,
                 share = FormatShare(shapes.whole().spec, precision, format_blocks)](
                    const ModelShape& shape) {
         return CostOfPass(shape, micro_batch, sequence_length, precision, share, dropout, rates,
@@ -159,6 +159,7 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
   const double passes_of_step = D(inputs.accumulation_steps);
   const double reads = inputs.GradientReads(passes_of_step) / passes_of_step;
   const auto last = std::ssize(cut) - 1;
+  const bool alike = passes.shapes().alike();
   std::vector<StageForecast> stages;
   stages.reserve(cut.size());
   StepInputs own = inputs;
@@ -182,9 +183,9 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
       own.recomputed_attentions = ReplayedAttentions(*schedule);
     }
     std::vector<int64_t> which;
-    for (int64_t i = 0; i < blocks && !passes.shapes().alike(); ++i) which.push_back(first + i);
+    for (int64_t i = 0; i < blocks && !alike; ++i) which.push_back(first + i);
     first += blocks;
-    const bool inner = stage > 0 && stage < last && passes.shapes().alike();
+    const bool inner = stage > 0 && stage < last && alike;
     const std::tuple kind{blocks, own.recomputed_blocks, own.recomputed_attentions};
     const auto same = known.find(kind);
     if (inner && same != known.end()) {
@@ -225,7 +226,8 @@ std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::ve
     made.time.overhead_seconds -= once;
     const double recomputing = made.time.recompute_seconds;
     const double plain = ComputeSeconds(made.time) - recomputing;
-    made.cost = CostOfStage(own.shape, pass, plain, recomputing, within);
+    const bool any_frozen = !alike && FreezesAny(own.shape.spec);
+    made.cost = CostOfStage(own.shape, any_frozen, pass, plain, recomputing, within);
     if (inner) known[kind] = made;
     stages.push_back(made);
   }
@@ -311,10 +313,10 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   TimeBreakdown& slowest = forecast.slowest;
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (const PipelinePlace& place : pipeline.places[rank]) {
-      StepInputs own = inputs;
-      own.ranks_on_worker = place.ranks_on_worker;
       auto [at, added] = known.try_emplace(place);
       if (added) {
+        StepInputs own = inputs;
+        own.ranks_on_worker = place.ranks_on_worker;
         const StepRates& rates = place.passes->rates();
         at->second = PredictStages(own, pipeline.cut, *place.passes);
         const Wire wire = rates.PointToPoint(own.place(), pipeline.within_worker);

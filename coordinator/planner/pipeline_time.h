@@ -25,11 +25,11 @@ struct StageSeconds {
 class StagePasses {
  public:
   /// As CostOfPass of each stage; dense blocks next to those in a format count as if each stage had
-  /// its share of them. `shapes` and `rates` outlive it.
+  /// its share of them. `shapes`, `rates` and `train` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
               const StepRates& rates, int64_t threads, int64_t context_ranks,
-              const TechniqueProducts& techniques = {}, const TrainSpec& train = {});
+              const TechniqueProducts& techniques, const TrainSpec& train);
 
   const StageShapes& shapes() const { return shapes_; }
   const StepRates& rates() const { return rates_; }

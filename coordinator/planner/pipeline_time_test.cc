@@ -108,6 +108,7 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
   JobSpec mixture = job;
   mixture.model.experts = 8;
   mixture.model.experts_per_token = 2;
+  const TrainSpec train;
   for (const bool on_devices : {false, true}) {
     const std::unique_ptr<const StepRates> made_rates =
         MakeStepRates(worker, DType::kBF16, on_devices);
@@ -120,7 +121,7 @@ TEST(StagePasses, CostWhatPassesOfEachStageCost) {
     wholes.push_back(ModelShape::OfExpertRank(ShapeOf(mixture).spec, 4));
     for (const ModelShape& whole : wholes) {
       const StageShapes shapes(whole);
-      const StagePasses passes(shapes, 2, 128, kBf16Precision, {}, 0.1, rates, 2, 1);
+      const StagePasses passes(shapes, 2, 128, kBf16Precision, {}, 0.1, rates, 2, 1, {}, train);
       for (const StageShape& stage :
            {StageShape{3, true, false}, StageShape{5, false, false}, StageShape{1, false, true}}) {
         const ModelShape shape = shapes.Of(stage);

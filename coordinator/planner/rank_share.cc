@@ -29,17 +29,21 @@ RankBlocks::RankBlocks(const std::vector<int64_t>& cut, int64_t ranks) {
   }
 }
 
-RankShare::RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
-                     const std::set<int64_t>& micro_batches, std::stop_token stop)
+RankParameters::RankParameters(const JobSpec& job)
+    : shape(ShapeOfRank(job)),
+      optimizer(OptimizerBytesOf(shape.spec, job, PrecisionOf(job.train.precision).products,
+                                 shape.tensor, shape.tensor_rows, shape.expert_ranks)),
+      bucket_bytes(BucketBytes(job, shape.spec)) {}
+
+RankShare::RankShare(JobSpec job, RankParameters parameters, const WorkerGroups& workers,
+                     const std::set<int64_t>& threads, const std::set<int64_t>& micro_batches,
+                     std::stop_token stop)
     : job_(std::move(job)),
       workers_(workers),
       precision_(PrecisionOf(job_.train.precision)),
-      shape_(ShapeOfRank(job_)),
-      optimizer_(OptimizerBytesOf(shape_.spec, job_, precision_.products, shape_.tensor,
-                                  shape_.tensor_rows, shape_.expert_ranks)),
-      bucket_bytes_(BucketBytes(job_, shape_.spec)),
+      parameters_(std::move(parameters)),
       chains_(std::move(stop)) {
-  kept_ = KeptOf(shape_);
+  kept_ = KeptOf(shape());
   for (const int64_t each : threads) {
     for (const int64_t micro_batch : micro_batches) AddPasses(each, micro_batch);
   }
@@ -50,20 +54,21 @@ weft::OpenGradients RankShare::OpenGradients() const {
   const std::lock_guard lock(mutex_);
   if (!open_gradients_) {
     open_gradients_ =
-        OpenGradientBytes(shape_.spec, bucket_bytes_, shape_.tensor, shape_.tensor_rows,
-                          shape_.expert_ranks, job_.resources.offload_parameters == "nvme");
+        OpenGradientBytes(shape().spec, bucket_bytes(), shape().tensor, shape().tensor_rows,
+                          shape().expert_ranks, job_.resources.offload_parameters == "nvme");
   }
   return *open_gradients_;
 }
 
 weft::OpenGradients RankShare::OpenGradientsBut(const std::vector<int64_t>& kept) const {
-  return OpenGradientBytes(shape_.spec, bucket_bytes_, shape_.tensor, shape_.tensor_rows,
-                           shape_.expert_ranks, false, kept);
+  return OpenGradientBytes(shape().spec, bucket_bytes(), shape().tensor, shape().tensor_rows,
+                           shape().expert_ranks, false, kept);
 }
 
 StreamedUnit RankShare::Kept(const std::vector<int64_t>& units) const {
   return SumOfUnits(
-      StreamedUnits(shape_.spec, shape_.tensor, shape_.tensor_rows, shape_.expert_ranks), units);
+      StreamedUnits(shape().spec, shape().tensor, shape().tensor_rows, shape().expert_ranks),
+      units);
 }
 
 const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ranks) const {
@@ -73,8 +78,8 @@ const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ra
   if (!flat_parameters_) {
     const DType gathered = GatheredMatrices(precision_.products, IsMeshDeterministic(job_.train),
                                             workers_.on_devices());
-    flat_parameters_.emplace(shape_.spec, precision_, gathered, shape_.tensor, shape_.tensor_rows,
-                             shape_.expert_ranks);
+    flat_parameters_.emplace(shape().spec, precision_, gathered, shape().tensor,
+                             shape().tensor_rows, shape().expert_ranks);
   }
   const auto [known, added] = sharded_.try_emplace(shard_ranks);
   if (added) known->second = flat_parameters_->Among(shard_ranks);
@@ -83,7 +88,7 @@ const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ra
 
 void RankShare::AddStages() {
   if (stages_) return;
-  stages_.emplace(shape_);
+  stages_.emplace(shape());
   AddStagePasses();
   if (!stages_->alike()) return;
   kept_first_ = KeptOf(stages_->Of({1, true, false}));
@@ -117,9 +122,10 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
   inputs.format_blocks = FormatBlocksOf(precision_, job_.train);
   inputs.technique_products = TechniqueProductsOf(job_.train, inputs.OnCuda());
   const MemoryBreakdown memory = PredictMemory(inputs);
-  const double share = static_cast<double>(shape.Updated()) / static_cast<double>(shape_.Updated());
+  const double share =
+      static_cast<double>(shape.Updated()) / static_cast<double>(parameters_.shape.Updated());
   return {static_cast<double>(memory.parameters_bytes + memory.gradients_bytes),
-          share * static_cast<double>(optimizer_.state)};
+          share * static_cast<double>(optimizer().state)};
 }
 
 double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
@@ -147,7 +153,7 @@ double RankShare::LeastBytes(const ResourceSpec& mesh, const RankBlocks& blocks,
 
 StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
   StepInputs inputs;
-  inputs.shape = shape_;
+  inputs.shape = shape();
   inputs.precision = &precision_;
   inputs.threads = threads;
   inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
@@ -166,8 +172,8 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   for (size_t kind = 0; kind < workers_.kind_count(); ++kind) {
     const StepRates& rates = workers_.rates(kind);
     const PassCost pass =
-        CostOfPass(shape_, micro_batch, length, precision_,
-                   FormatShare(shape_.spec, precision_, FormatBlocksOf(precision_, job_.train)),
+        CostOfPass(shape(), micro_batch, length, precision_,
+                   FormatShare(shape().spec, precision_, FormatBlocksOf(precision_, job_.train)),
                    DropoutOf(job_.model), rates, threads, resources.context_parallel,
                    TechniqueProductsOf(job_.train, workers_.on_devices()), job_.train);
     passes_[{kind, threads, micro_batch}] = pass;

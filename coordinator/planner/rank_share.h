@@ -35,14 +35,28 @@ struct RankBlocks {
   RankBlocks(const std::vector<int64_t>& cut, int64_t ranks);
 };
 
+/// What a rank has of a model, on whatever machine.
+struct RankParameters {
+  explicit RankParameters(const JobSpec& job);
+
+  ModelShape shape;
+  OptimizerBytes optimizer;
+  int64_t bucket_bytes;  ///< BucketBytes.
+};
+
 /// What a rank has of a model, and what its passes take: the same in all meshes with the same
 /// tensor, context and expert parallelism. Made on one thread, then read by any number of them.
 class RankShare {
  public:
   /// With passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
   /// not be looked at any more after a request to `stop`.
-  RankShare(JobSpec job, const WorkerGroups& workers, const std::set<int64_t>& threads,
-            const std::set<int64_t>& micro_batches, std::stop_token stop = {});
+  RankShare(const JobSpec& job, const WorkerGroups& workers, const std::set<int64_t>& threads,
+            const std::set<int64_t>& micro_batches, std::stop_token stop = {})
+      : RankShare(job, RankParameters(job), workers, threads, micro_batches, std::move(stop)) {}
+  /// The same where what it has is known.
+  RankShare(JobSpec job, RankParameters parameters, const WorkerGroups& workers,
+            const std::set<int64_t>& threads, const std::set<int64_t>& micro_batches,
+            std::stop_token stop = {});
   RankShare(const RankShare&) = delete;
   RankShare& operator=(const RankShare&) = delete;
 
@@ -50,9 +64,9 @@ class RankShare {
   void AddStages();
 
   /// Of each stage of a pipeline as if it were alone.
-  const ModelShape& shape() const { return shape_; }
-  const OptimizerBytes& optimizer() const { return optimizer_; }
-  int64_t bucket_bytes() const { return bucket_bytes_; }
+  const ModelShape& shape() const { return parameters_.shape; }
+  const OptimizerBytes& optimizer() const { return parameters_.optimizer; }
+  int64_t bucket_bytes() const { return parameters_.bucket_bytes; }
   /// Where gradients are shared or leave the device.
   weft::OpenGradients OpenGradients() const;
   /// The same where these units are kept on the device, and the sum of these.
@@ -115,9 +129,7 @@ class RankShare {
   const JobSpec job_;
   const WorkerGroups& workers_;
   const PrecisionRecipe& precision_;
-  ModelShape shape_;
-  OptimizerBytes optimizer_;
-  int64_t bucket_bytes_ = 0;
+  const RankParameters parameters_;
   /// What few meshes ask for, found when it is asked for.
   mutable std::mutex mutex_;
   mutable std::optional<weft::OpenGradients> open_gradients_;

@@ -25,14 +25,17 @@ TEST(Rendezvous, AGetWaitsForItsKeyAndForNoOther) {
 
 TEST(Rendezvous, WaitersAreAnsweredWhenTheTimeOrTheAttemptIsOver) {
   Rendezvous store;
-  std::vector<StatusCode> codes;
-  auto reply = [&](const Result<std::string>& value) { codes.push_back(value.status().code()); };
+  std::vector<StatusCode> status_codes;
+  auto reply = [&](const Result<std::string>& value) {
+    status_codes.push_back(value.status().code());
+  };
   int64_t ticket = store.Get("j", 1, "k", reply);
   store.Expire(ticket);
   store.Expire(ticket);
   store.Get("j", 1, "k", reply);
   store.Drop("j", 1);
-  EXPECT_EQ(codes, (std::vector<StatusCode>{StatusCode::kUnavailable, StatusCode::kAborted}));
+  EXPECT_EQ(status_codes,
+            (std::vector<StatusCode>{StatusCode::kUnavailable, StatusCode::kAborted}));
   EXPECT_EQ(store.Set("j", 1, "k", std::string((1 << 20) + 1, 'x')).code(), StatusCode::kExhausted);
 }
 

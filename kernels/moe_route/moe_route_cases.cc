@@ -19,7 +19,7 @@ std::string NameOf(const char* op, const Sizes& sizes, DType dtype) {
 }
 
 /// How tokens are routed, without their sizes.
-struct Ways {
+struct RouteOptions {
   bool normalize = true;
   /// [sequences]: how many tokens of each are not padding; none: all.
   std::vector<int32_t> lengths = {};
@@ -35,14 +35,14 @@ struct Ways {
 };
 
 std::vector<ref::Route> Routes(const std::vector<double>& logits, const Sizes& sizes,
-                               const Ways& ways) {
+                               const RouteOptions& options) {
   std::vector<ref::Route> routes;
   for (int64_t token = 0; token < sizes.tokens; ++token) {
     const auto begin = logits.begin() + token * sizes.experts;
     routes.push_back(
-        ways.IsPadding(token, sizes.tokens)
+        options.IsPadding(token, sizes.tokens)
             ? ref::RoutePadding(sizes.experts, sizes.k)
-            : ref::RouteToken({begin, begin + sizes.experts}, sizes.k, ways.normalize));
+            : ref::RouteToken({begin, begin + sizes.experts}, sizes.k, options.normalize));
   }
   return routes;
 }
@@ -58,12 +58,12 @@ std::vector<double> Joined(const std::vector<ref::Route>& routes,
   return all;
 }
 
-OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& ways = {}) {
+OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use, const RouteOptions& options = {}) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
   return {
-      NameOf("moe_route", sizes, dtype) + ways.Name(), use, [=](OpRun& run) {
+      NameOf("moe_route", sizes, dtype) + options.Name(), use, [=](OpRun& run) {
         TestTensor& logits = run.Input(dtype, {tokens, experts}, 0, 3.0);
-        const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes, ways); };
+        const auto routes = [=, &logits] { return Routes(logits.InitialValues(), sizes, options); };
         TestTensor& probabilities =
             run.Output("probabilities", DType::kF32, {tokens, experts}, 0, experts,
                        [=] { return Joined(routes(), &ref::Route::probabilities); });
@@ -72,49 +72,51 @@ OpCase ForwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& way
         TestTensor& weights = run.Output("weights", DType::kF32, {tokens, k}, 0, experts,
                                          [=] { return Joined(routes(), &ref::Route::weights); });
         MoeRouteArgs args = {logits.view(), probabilities.view(), chosen.view(), weights.view()};
-        args.normalize = ways.normalize;
-        if (!ways.lengths.empty()) {
-          args.lengths = run.tensors.emplace_back(DType::kI32, Shape{std::ssize(ways.lengths)})
-                             .Assign(std::vector<double>(ways.lengths.begin(), ways.lengths.end()))
-                             .view();
+        args.normalize = options.normalize;
+        if (!options.lengths.empty()) {
+          args.lengths =
+              run.tensors.emplace_back(DType::kI32, Shape{std::ssize(options.lengths)})
+                  .Assign(std::vector<double>(options.lengths.begin(), options.lengths.end()))
+                  .view();
         }
         run.run = [args](const Stream& stream) { return MoeRoute(stream, args); };
         run.bytes = static_cast<double>(logits.view().Bytes() + probabilities.view().Bytes());
       }};
 }
 
-OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use, const Ways& ways = {}) {
+OpCase BackwardCase(const Sizes& sizes, DType dtype, CaseUse use,
+                    const RouteOptions& options = {}) {
   const int64_t tokens = sizes.tokens, experts = sizes.experts, k = sizes.k;
-  return {NameOf("moe_route_backward", sizes, dtype) + ways.Name(), use, [=](OpRun& run) {
-            TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);
-            const auto routes = Routes(logits.InitialValues(), sizes, ways);
-            TestTensor& probabilities =
-                run.tensors.emplace_back(DType::kF32, Shape{tokens, experts})
-                    .Assign(Joined(routes, &ref::Route::probabilities));
-            TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k})
-                                     .Assign(Joined(routes, &ref::Route::chosen));
-            TestTensor& weights = run.tensors.emplace_back(DType::kF32, Shape{tokens, k})
-                                      .Assign(Joined(routes, &ref::Route::weights));
-            TestTensor& dweights = run.Input(DType::kF32, {tokens, k});
-            TestTensor& balance = run.Input(DType::kF32, {experts});
-            TestTensor& dlogits = run.Output(
-                "dlogits", dtype, {tokens, experts}, 0, 4 * experts, [=, &dweights, &balance] {
-                  const std::vector<double> d = dweights.InitialValues();
-                  std::vector<double> all;
-                  for (int64_t token = 0; token < tokens; ++token) {
-                    const auto begin = d.begin() + token * k;
-                    const auto one = ref::RouteTokenGradient(
-                        routes[token], {begin, begin + k}, balance.InitialValues(), ways.normalize);
-                    all.insert(all.end(), one.begin(), one.end());
-                  }
-                  return all;
-                });
-            const MoeRouteBackwardArgs args = {probabilities.view(), chosen.view(),  weights.view(),
-                                               dweights.view(),      balance.view(), dlogits.view(),
-                                               ways.normalize};
-            run.run = [args](const Stream& stream) { return MoeRouteBackward(stream, args); };
-            run.bytes = static_cast<double>(dlogits.view().Bytes() + probabilities.view().Bytes());
-          }};
+  return {
+      NameOf("moe_route_backward", sizes, dtype) + options.Name(), use, [=](OpRun& run) {
+        TestTensor& logits = run.Input(DType::kF32, {tokens, experts}, 0, 3.0);
+        const auto routes = Routes(logits.InitialValues(), sizes, options);
+        TestTensor& probabilities = run.tensors.emplace_back(DType::kF32, Shape{tokens, experts})
+                                        .Assign(Joined(routes, &ref::Route::probabilities));
+        TestTensor& chosen = run.tensors.emplace_back(DType::kI32, Shape{tokens, k})
+                                 .Assign(Joined(routes, &ref::Route::chosen));
+        TestTensor& weights = run.tensors.emplace_back(DType::kF32, Shape{tokens, k})
+                                  .Assign(Joined(routes, &ref::Route::weights));
+        TestTensor& dweights = run.Input(DType::kF32, {tokens, k});
+        TestTensor& balance = run.Input(DType::kF32, {experts});
+        TestTensor& dlogits = run.Output(
+            "dlogits", dtype, {tokens, experts}, 0, 4 * experts, [=, &dweights, &balance] {
+              const std::vector<double> d = dweights.InitialValues();
+              std::vector<double> all;
+              for (int64_t token = 0; token < tokens; ++token) {
+                const auto begin = d.begin() + token * k;
+                const auto one = ref::RouteTokenGradient(
+                    routes[token], {begin, begin + k}, balance.InitialValues(), options.normalize);
+                all.insert(all.end(), one.begin(), one.end());
+              }
+              return all;
+            });
+        const MoeRouteBackwardArgs args = {probabilities.view(), chosen.view(),  weights.view(),
+                                           dweights.view(),      balance.view(), dlogits.view(),
+                                           options.normalize};
+        run.run = [args](const Stream& stream) { return MoeRouteBackward(stream, args); };
+        run.bytes = static_cast<double>(dlogits.view().Bytes() + probabilities.view().Bytes());
+      }};
 }
 
 // Uneven: every seventh token has no choice, and of the first choices of tokens half want expert 0.
@@ -184,14 +186,14 @@ std::vector<OpCase> MoeRouteCases() {
     add({5, 3, 3}, CaseUse::kTest);
     add({700, 8, 2}, CaseUse::kTest);
     add({33, 64, 6}, CaseUse::kTest);
-    const auto add_ways = [&](const Sizes& sizes, const Ways& ways) {
-      cases.push_back(ForwardCase(sizes, dtype, CaseUse::kTest, ways));
-      cases.push_back(BackwardCase(sizes, dtype, CaseUse::kTest, ways));
+    const auto add_options = [&](const Sizes& sizes, const RouteOptions& options) {
+      cases.push_back(ForwardCase(sizes, dtype, CaseUse::kTest, options));
+      cases.push_back(BackwardCase(sizes, dtype, CaseUse::kTest, options));
     };
-    add_ways({33, 64, 6}, {.normalize = false});
-    add_ways({33, 5, 1}, {.normalize = false});
-    add_ways({700, 8, 2}, {.lengths = {100, 0, 7, 175}});
-    add_ways({6, 40, 3}, {.normalize = false, .lengths = {2, 1, 1}});
+    add_options({33, 64, 6}, {.normalize = false});
+    add_options({33, 5, 1}, {.normalize = false});
+    add_options({700, 8, 2}, {.lengths = {100, 0, 7, 175}});
+    add_options({6, 40, 3}, {.normalize = false, .lengths = {2, 1, 1}});
     add({16384, 8, 2}, CaseUse::kSpeed);
   }
   return cases;

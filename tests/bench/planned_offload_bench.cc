@@ -34,17 +34,17 @@ struct Options {
   std::string directory = "/var/tmp";
 };
 
-struct Way {
+struct RunConfig {
   const char* name;
   const char* recompute;
   const char* activations;
 };
 
-constexpr Way kWays[] = {{"recompute", "optimal", "none"},
-                         {"all on the host", "none", "host"},
-                         {"both", "optimal", "host"}};
+constexpr RunConfig kRunConfigs[] = {{"recompute", "optimal", "none"},
+                                     {"all on the host", "none", "host"},
+                                     {"both", "optimal", "host"}};
 
-JobSpec JobOf(const Options& options, const Way& way, int64_t link) {
+JobSpec JobOf(const Options& options, const RunConfig& way, int64_t link) {
   JobSpec job;
   job.name = "planned-offload-bench";
   job.model.width = options.width;
@@ -65,7 +65,7 @@ JobSpec JobOf(const Options& options, const Way& way, int64_t link) {
   return job;
 }
 
-Result<Json> Row(const Options& options, const ClusterProfile& cluster, const Way& way,
+Result<Json> Row(const Options& options, const ClusterProfile& cluster, const RunConfig& way,
                  int64_t link) {
   const JobSpec job = JobOf(options, way, link);
   WEFT_ASSIGN_OR_RETURN(const PlanReport report, planner::PlanJob(job, cluster));
@@ -100,7 +100,7 @@ Result<Json> Report(const Options& options) {
   worker.memory_limit_bytes = machine.memory_limit_bytes;
   const ClusterProfile cluster{{worker}};
   Json rows = Json::array();
-  for (const Way& way : kWays) {
+  for (const RunConfig& way : kRunConfigs) {
     for (const int64_t link : options.links) {
       WEFT_ASSIGN_OR_RETURN(Json row, Row(options, cluster, way, link));
       rows.push_back(std::move(row));

@@ -27,7 +27,7 @@ constexpr int64_t kSteps = 4;
 constexpr double kShare = 0.01;
 
 /// A way to train, with its mesh.
-struct Way {
+struct RunConfig {
   std::string name;
   int64_t data = 1, tensor = 1, pipeline = 1;
   bool sequence = false;
@@ -56,11 +56,11 @@ struct Way {
   }
 };
 
-void PrintTo(const Way& way, std::ostream* out) {
+void PrintTo(const RunConfig& way, std::ostream* out) {
   *out << way.name;
 }
 
-std::vector<Way> Ways() {
+std::vector<RunConfig> RunConfigs() {
   return {
       {.name = "data", .data = 2},
       {.name = "data4", .data = 4},
@@ -228,7 +228,7 @@ std::vector<Way> Ways() {
   };
 }
 
-JobSpec JobOfWay(const Way& way) {
+JobSpec JobOfConfig(const RunConfig& way) {
   JobSpec job = JobOf(Combination(Axes().size(), 0));
   ResourceSpec& resources = job.resources;
   resources.ranks = way.replicas() * way.tensor * way.pipeline * way.context;
@@ -311,13 +311,13 @@ JobSpec JobOfWay(const Way& way) {
   return job;
 }
 
-class Accounting : public ::testing::TestWithParam<Way> {
+class Accounting : public ::testing::TestWithParam<RunConfig> {
  protected:
   void SetUp() override {
     std::string pattern = ::testing::TempDir() + "weft_books_XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
-    job_ = JobOfWay(GetParam());
+    job_ = JobOfConfig(GetParam());
     const auto plan = PlanOf(job_);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     plan_ = *plan;
@@ -356,7 +356,7 @@ class Accounting : public ::testing::TestWithParam<Way> {
 };
 
 TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
-  const Way& way = GetParam();
+  const RunConfig& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
     const int64_t gradient_ranks = way.data * way.context;
@@ -529,13 +529,13 @@ TEST_P(Accounting, TimeIsHiddenOrExposed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Accounting, ::testing::ValuesIn(Ways()),
+INSTANTIATE_TEST_SUITE_P(Ways, Accounting, ::testing::ValuesIn(RunConfigs()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(AccountingOfTiers, FilesAndHostMemoryAreToldApart) {
   std::string root = ::testing::TempDir() + "weft_tiers_XXXXXX";
   ASSERT_NE(mkdtemp(root.data()), nullptr);
-  JobSpec job = JobOfWay(Way{});
+  JobSpec job = JobOfConfig(RunConfig{});
   job.resources.offload_optimizer = "nvme";
   job.resources.offload_directory = root;
   job.resources.host_link_bytes_per_second = 5'000'000;  // slow enough to be waited for

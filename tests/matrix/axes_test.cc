@@ -59,9 +59,13 @@ TEST(MatrixAxes, EveryMethodOfATechniqueIsTrained) {
       {"/model/structured_pruning/method", ChoicesOf<StructuredPruningSpec>("method")},
       {"/model/weight_quantization/type", ChoicesOf<WeightQuantizationSpec>("type")},
       {"/train/averaging/kind", ChoicesOf<AveragingSpec>("kind")},
+      {"/train/fp8/formats", ChoicesOf<Fp8Spec>("formats")},
+      {"/train/fp8/scaling", ChoicesOf<Fp8Spec>("scaling")},
       {"/train/preference/method", ChoicesOf<PreferenceSpec>("method")},
       {"/train/pruning/distribution", ChoicesOf<PruningSpec>("distribution")},
       {"/train/pruning/method", ChoicesOf<PruningSpec>("method")},
+      {"/train/pruning/products", ChoicesOf<PruningSpec>("products")},
+      {"/train/sparsity/gradient_estimate", ChoicesOf<SparsitySpec>("gradient_estimate")},
       {"/train/sparsity/method", ChoicesOf<SparsitySpec>("method")},
   };
   std::map<std::string, std::set<std::string>> trained;

@@ -123,11 +123,15 @@ Choice FreezeParts() {
           }};
 }
 
-/// With few steps behind each scale, so that they come and go.
-Choice Fp8() {
-  return {"fp8", Effect::kOwnTraining, [](JobSpec& job) {
+/// With few steps behind each scale, so that they come and go. The last block of a llama is bf16.
+Choice Fp8(const Methods& scalings, const Methods& formats) {
+  return {"fp8 " + scalings.Names() + " " + formats.Names(), Effect::kOwnTraining,
+          [=](JobSpec& job) {
             job.train.precision = "fp8";
+            job.train.fp8.scaling = scalings.Of(job);
+            job.train.fp8.formats = formats.Of(job);
             job.train.fp8.history = 3;
+            job.train.fp8.bf16_last_blocks = NetworkOf(job) == Network::kLlama ? 1 : 0;
           }};
 }
 
@@ -155,12 +159,17 @@ Choice ProgressiveLayerDropping() {
 }
 
 /// Masks that change, and a dense step at the end.
-Choice Sparsity(const Methods& methods) {
+Choice Sparsity(const Methods& methods, const Methods& estimates) {
   return {"sparsity " + methods.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
             job.train.sparsity.method = methods.Of(job);
+            job.train.sparsity.gradient_estimate = estimates.Of(job);
             job.train.sparsity.mask_interval = 2;
             if (job.train.sparsity.method == "activations") job.model.activation = "squared_relu";
           }};
+}
+Choice Sparsity(const Methods& methods) {
+  const std::string usual = SparsitySpec().gradient_estimate;
+  return Sparsity(methods, {usual, usual, usual});
 }
 Choice Sparsity(const std::string& method) {
   return Sparsity(Methods{method, method, method});
@@ -217,14 +226,14 @@ Choice Averaging(const std::string& kind) {
 }
 
 /// Weights are exchanged in every other step.
-Choice Pruning(const Methods& methods, const std::string& distribution) {
+Choice Pruning(const Methods& methods, const std::string& distribution, const Methods& products) {
   return {"pruning " + methods.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
             job.train.pruning.method = methods.Of(job);
             job.train.pruning.distribution = distribution;
             job.train.pruning.density = 0.4;
             job.train.pruning.interval = 2;
             job.train.pruning.rounds = 5;
-            if (job.train.pruning.method == "rigl") job.train.pruning.products = "sparse";
+            job.train.pruning.products = products.Of(job);
           }};
 }
 
@@ -398,7 +407,9 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
         OverParameterization("linear_expansion"),
         OverParameterization("majority_kernels"),
         OverParameterization("branches")}},
-      {"fp8", {{"fp32", Effect::kOwnTraining, Nothing}, Fp8()}},
+      {"fp8",
+       {{"fp32", Effect::kOwnTraining, Nothing},
+        Fp8({"delayed", "current", "delayed"}, {"hybrid", "hybrid", "e4m3"})}},
       {"stochastic_depth",
        {{"all branches", Effect::kOwnTraining, Nothing},
         StochasticDepth("batch", "linear"),
@@ -407,7 +418,7 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
       {"sparse24",
        {{"dense", Effect::kOwnTraining, Nothing},
         Sparsity({"masked_decay", "static", "static"}),
-        Sparsity({"sr_ste", "s_ste", "s_ste"}),
+        Sparsity({"sr_ste", "s_ste", "s_ste"}, {"sequential", "exact", "exact"}),
         Sparsity("step"),
         Sparsity("slope"),
         LazyAdapters(),
@@ -424,9 +435,9 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
        {{"no averages", Effect::kSameBits, Nothing}, Averaging("ema"), Averaging("lawa")}},
       {"pruning",
        {{"dense", Effect::kOwnTraining, Nothing},
-        Pruning({"rigl", "set", "set"}, "erk"),
-        Pruning({"snip", "magnitude", "random"}, "uniform"),
-        Pruning({"synflow", "grasp", "synflow"}, "global"),
+        Pruning({"rigl", "set", "set"}, "erk", {"sparse", "dense", "dense"}),
+        Pruning({"snip", "magnitude", "random"}, "uniform", {"auto", "auto", "auto"}),
+        Pruning({"synflow", "grasp", "synflow"}, "global", {"auto", "auto", "auto"}),
         LotteryTicket()}},
       {"peft",
        {{"all trained", Effect::kOwnTraining, Nothing},

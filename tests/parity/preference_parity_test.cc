@@ -1,15 +1,14 @@
 // Direct preference optimisation against PyTorch in float64, as make_preference_fixtures.py
 // recorded it: loss and reward margin of each of 20 steps, and the weights at their end.
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "common/env.h"
-#include "common/formats/huggingface.h"
 #include "common/json.h"
+#include "tests/parity/recorded.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -18,10 +17,6 @@ namespace weft::engine {
 namespace {
 
 constexpr int64_t kPerStep = 4;  // sequences, of two pairs
-
-std::string Folder(const std::string& family) {
-  return WEFT_SOURCE_DIR "/tests/parity/testdata/" + family;
-}
 
 Json Recorded(const std::string& family) {
   auto text = ReadFile(Env::Posix(), Folder(family) + "/preference/pairs.json", 1 << 20);
@@ -82,26 +77,12 @@ class RecordedPairs : public BatchSource {
   std::vector<Row> rows_;
 };
 
-double RelativeError(const TensorView& got, const TensorView& expected) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < expected.shape.Elements(); ++i) {
-    difference += std::pow(got.As<float>()[i] - expected.As<float>()[i], 2);
-    norm += std::pow(expected.As<float>()[i], 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
 struct Imported : TinyRun {
   Imported(const std::string& family, const std::string& name)
-      : TinyRun(SpecOf(family), {&kFp32Precision, true, {}}) {
+      : TinyRun(FileSpec(family), {&kFp32Precision, true, {}}) {
     const Status status = ImportWeights(Env::Posix(), Folder(family) + "/" + name, *model);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
-  }
-  static ModelSpec SpecOf(const std::string& family) {
-    auto spec = ReadModelConfig(Env::Posix(), Folder(family) + "/start", ModelSpec());
-    WEFT_CHECK(spec.ok(), spec.status().message());
-    return *spec;
   }
 };
 
@@ -110,21 +91,11 @@ class PreferenceParity : public ::testing::TestWithParam<const char*> {};
 TEST_P(PreferenceParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   const Json recorded = Recorded(GetParam());
   Imported run(GetParam(), "start");
-  JobSpec job;
-  job.model = run.model->spec();
-  job.train.steps = 20;
+  JobSpec job = RecordedJob(run.model->spec());
   job.train.global_batch = kPerStep;
-  job.train.gradient_clip_norm = 1.0;
   job.train.preference = {
       .method = "dpo", .beta = recorded["beta"], .label_smoothing = recorded["label_smoothing"]};
-  job.schedule.kind = "constant";
-  job.schedule.warmup_steps = 0;
-  job.optimizer.learning_rate = 1e-3;
-  job.optimizer.beta2 = 0.95;
-  job.optimizer.epsilon = 1e-6;
-  job.optimizer.weight_decay = 0.1;
-  Plan plan;
-  plan.precision = "fp32";
+  Plan plan = RecordedPlan();
   plan.micro_batch = 1;
   plan.accumulation_steps = kPerStep;
   RecordedPairs pairs(recorded["pairs"]);

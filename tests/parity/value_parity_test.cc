@@ -1,7 +1,5 @@
 // Inverse value learning against PyTorch in float64, as make_value_fixtures.py recorded it: loss
 // and penalty of each of 20 steps, and the weights at their end.
-#include <cmath>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,9 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "common/env.h"
-#include "common/formats/huggingface.h"
-#include "common/formats/safetensors.h"
 #include "common/json.h"
+#include "tests/parity/recorded.h"
 #include "worker/engine/models/added_network.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -24,18 +21,8 @@ constexpr int64_t kSequences = 3, kLength = 20;
 
 const std::string kData = WEFT_SOURCE_DIR "/tests/parity/testdata";
 
-std::vector<int32_t> Read(const std::string& name) {
-  auto file = SafetensorsFile::Open(Env::Posix(), kData + "/llama/batch.safetensors");
-  WEFT_CHECK(file.ok(), file.status().message());
-  const SafetensorsView* view = file->Find(name);
-  WEFT_CHECK(view != nullptr, name);
-  std::vector<int32_t> values(view->bytes.size() / sizeof(int32_t));
-  std::memcpy(values.data(), view->bytes.data(), view->bytes.size());
-  return values;
-}
-
 /// One of the recorded sequences after the other.
-class RecordedTokens : public BatchSource {
+class OneByOne : public BatchSource {
  public:
   int64_t Sequences() const override { return kSequences; }
   Result<Batch> Get(int64_t, int64_t first_sequence, int64_t count) override {
@@ -56,54 +43,29 @@ class RecordedTokens : public BatchSource {
   }
 
  private:
-  std::vector<int32_t> tokens_ = Read("tokens");
-  std::vector<int32_t> targets_ = Read("targets");
+  std::vector<int32_t> tokens_ = ReadTensor<int32_t>("llama", "tokens");
+  std::vector<int32_t> targets_ = ReadTensor<int32_t>("llama", "targets");
 };
 
 /// A llama of a folder.
 struct Imported : TinyRun {
-  Imported(const std::string& name, const ModelOptions& options) : TinyRun(Spec(), options) {
+  Imported(const std::string& name, const ModelOptions& options)
+      : TinyRun(FileSpec("llama"), options) {
     const Status status = ImportWeights(Env::Posix(), kData + "/llama/" + name, *model);
     WEFT_CHECK(status.ok(), status.message());
     WEFT_CHECK(model->Pack(context).ok(), "pack");
   }
-  static ModelSpec Spec() {
-    auto spec = ReadModelConfig(Env::Posix(), kData + "/llama/start", ModelSpec());
-    WEFT_CHECK(spec.ok(), spec.status().message());
-    return *spec;
-  }
 };
-
-double RelativeError(const TensorView& got, const TensorView& expected) {
-  double difference = 0, norm = 0;
-  for (int64_t i = 0; i < expected.shape.Elements(); ++i) {
-    difference += std::pow(got.As<float>()[i] - expected.As<float>()[i], 2);
-    norm += std::pow(expected.As<float>()[i], 2);
-  }
-  return std::sqrt(difference / norm);
-}
 
 TEST(ValueParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   const auto text = ReadFile(Env::Posix(), kData + "/llama/value/losses.json", 1 << 20);
   ASSERT_TRUE(text.ok());
   const Json recorded = *ParseJson(*text);
 
-  JobSpec job;
-  job.model = Imported::Spec();
-  job.train.steps = 20;
-  job.train.global_batch = kSequences;
-  job.train.sequence_length = kLength;
-  job.train.gradient_clip_norm = 1.0;
+  JobSpec job = RecordedJob(FileSpec("llama"));
   job.train.value_learning.base.import_path = kData + "/gpt2/start";
   job.train.value_learning.logit_penalty = recorded["logit_penalty"];
-  job.schedule.kind = "constant";
-  job.schedule.warmup_steps = 0;
-  job.optimizer.learning_rate = 1e-3;
-  job.optimizer.beta2 = 0.95;
-  job.optimizer.epsilon = 1e-6;
-  job.optimizer.weight_decay = 0.1;
-  Plan plan;
-  plan.precision = "fp32";
+  Plan plan = RecordedPlan();
   plan.micro_batch = 1;
   plan.accumulation_steps = kSequences;
 
@@ -116,7 +78,7 @@ TEST(ValueParity, TwentyStepsHaveTheLossesOfPyTorchAndEndAtItsWeights) {
   ModelOptions options = ModelOptionsOf(plan, job.train);
   options.logits_source = base->get();
   Imported run("start", options);
-  RecordedTokens tokens;
+  OneByOne tokens;
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();

@@ -48,7 +48,7 @@ bool DeviceMonitor::Ending() {
   return ending_;
 }
 
-void DeviceMonitor::Tell(const DeviceEvent& event) {
+void DeviceMonitor::ReportEvent(const DeviceEvent& event) {
   if (event.broken) {
     std::lock_guard lock(mutex_);
     bool known = !reported_broken_.insert(event.index).second;
@@ -64,14 +64,14 @@ void DeviceMonitor::SampleAll() {
       DeviceSample sample = nvml_.Sample(index);
       listener_.on_sample(index, sample);
       if (!sample.lost.empty()) {
-        Tell({index, 0, "the GPU does not answer: " + sample.lost, true});
+        ReportEvent({index, 0, "the GPU does not answer: " + sample.lost, true});
       }
       if (!sample.uncorrected_errors) continue;
       auto [before, first] = uncorrected.try_emplace(index, *sample.uncorrected_errors);
       int64_t more = *sample.uncorrected_errors - before->second;
       before->second = *sample.uncorrected_errors;
       if (more > 0) {
-        Tell({index, 0, std::to_string(more) + " uncorrected memory errors", true});
+        ReportEvent({index, 0, std::to_string(more) + " uncorrected memory errors", true});
       }
     }
   } while (Rest(interval_));
@@ -89,7 +89,7 @@ void DeviceMonitor::WaitForXids() {
       if (!Rest(kAfterError)) return;
     } else if (*event) {
       XidMeaning meaning = MeaningOfXid((*event)->xid);
-      Tell({(*event)->index, (*event)->xid, meaning.text, meaning.breaks});
+      ReportEvent({(*event)->index, (*event)->xid, meaning.text, meaning.breaks});
     }
   }
 }

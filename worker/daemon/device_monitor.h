@@ -46,7 +46,7 @@ class DeviceMonitor {
   /// False when this is ending.
   bool Rest(std::chrono::milliseconds time);
   bool Ending();
-  void Tell(const DeviceEvent& event);
+  void ReportEvent(const DeviceEvent& event);
 
   const Nvml& nvml_;
   const std::vector<int> indices_;

@@ -82,7 +82,7 @@ void LinkMeasurement::Measure(const std::shared_ptr<Run>& run) {
     const Status status = Listen(host_, run->request, limit, [&](int port) {
       v1::LinkReply opened;
       opened.set_port(port);
-      Tell(run, std::move(opened), false);
+      SendReply(run, std::move(opened), false);
     });
     if (status.ok()) {  // the other end reports the result
       boost::asio::post(io_, [run] { run->over = true; });
@@ -100,10 +100,10 @@ void LinkMeasurement::Measure(const std::shared_ptr<Run>& run) {
       reply.set_error(rate.status().message());
     }
   }
-  Tell(run, std::move(reply), true);
+  SendReply(run, std::move(reply), true);
 }
 
-void LinkMeasurement::Tell(const std::shared_ptr<Run>& run, v1::LinkReply reply, bool last) {
+void LinkMeasurement::SendReply(const std::shared_ptr<Run>& run, v1::LinkReply reply, bool last) {
   reply.set_request_id(run->request.request_id());
   boost::asio::post(io_, [this, run, last, reply = std::move(reply)] {
     if (run->over) return;  // also when this object is gone

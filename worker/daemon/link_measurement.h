@@ -33,7 +33,7 @@ class LinkMeasurement {
   void Join();
   // On the measurement's own thread, which ends before this object.
   void Measure(const std::shared_ptr<Run>& run);
-  void Tell(const std::shared_ptr<Run>& run, v1::LinkReply reply, bool last);
+  void SendReply(const std::shared_ptr<Run>& run, v1::LinkReply reply, bool last);
 
   boost::asio::io_context& io_;
   const std::string host_;

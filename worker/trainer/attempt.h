@@ -152,7 +152,7 @@ class Attempt {
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
   /// As ActivityMessage.
-  void Tell(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
+  void ReportActivity(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
 
   Env& env_;
   AttemptSpec spec_;
@@ -171,7 +171,7 @@ class Attempt {
   std::optional<engine::ExpertParallel> experts_;     ///< None where it has all experts.
   std::unique_ptr<engine::PipelineParallel> pipeline_;  ///< None where it has all blocks.
   CollectiveAccounts accounts_;                         ///< Of all groups of this rank.
-  std::vector<CollectiveUse> told_;                     ///< What was in them at the last progress.
+  std::vector<CollectiveUse> reported_collectives_;     ///< What was in them at the last progress.
   engine::Context context_;
   std::unique_ptr<engine::LanguageModel> added_network_;  ///< See LoadAddedNetwork.
   std::unique_ptr<engine::Model> model_;

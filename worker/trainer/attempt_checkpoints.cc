@@ -79,7 +79,7 @@ Status Attempt::SaveInBackground() {
 Status Attempt::RestoreSnapshot() {
   if (spec_.job.checkpoint.peer_every_steps == 0) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(snapshots_, PeerSnapshots::Open(env_, spec_, group_.get()));
-  Tell("loading");
+  ReportActivity("loading");
   WEFT_ASSIGN_OR_RETURN(const std::optional<int64_t> step, snapshots_->Restore());
   if (!first_rank()) return OkStatus();
   if (!snapshots_->warning().empty()) Event("warning", snapshots_->warning());
@@ -102,12 +102,12 @@ Status Attempt::TakeSnapshot() {
   if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, bad));
   if (bad[0] > 0) return OkStatus();  // the next checkpoint says so
   engine::Stopwatch watch;
-  Tell("saving");
+  ReportActivity("saving");
   if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
   WEFT_ASSIGN_OR_RETURN(
       const std::string failed,
       snapshots_->Take(Manifest(), saving_rank(), saving_ranks(), StateToSave(), context_.stream));
-  Tell("training");
+  ReportActivity("training");
   checkpoint_stall_ += watch.Lap();
   if (!failed.empty() && !snapshot_failed_ && first_rank()) {
     Event("warning",

@@ -80,8 +80,8 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.memory_step = report.step_memory;
   progress.tiers = report.tiers;
   std::vector<CollectiveUse> totals = accounts_.Totals();
-  progress.collectives = Difference(totals, told_);
-  told_ = std::move(totals);
+  progress.collectives = Difference(totals, reported_collectives_);
+  reported_collectives_ = std::move(totals);
   progress.norms = report.norms;
   progress.spike = report.spike;
   progress.rolled_back = std::exchange(rolled_back_, false);
@@ -135,9 +135,9 @@ Status Attempt::EvaluateNow() {
   if (data_.validation == nullptr) return OkStatus();
   // A profile is of the steps alone.
   engine::Profiler* const profiler = std::exchange(context_.profiler, nullptr);
-  Tell("evaluating");
+  ReportActivity("evaluating");
   WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
-  Tell("training");
+  ReportActivity("training");
   context_.profiler = profiler;
   evaluation_seconds_ += report.seconds;
   validation_loss_ = IfFinite(report.loss);

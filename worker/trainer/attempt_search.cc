@@ -92,9 +92,9 @@ double Attempt::FlopsOfSearch(const std::vector<SizeCandidate>& candidates) cons
 Result<AttemptOutcome> Attempt::FinishSearch() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
   WEFT_RETURN_IF_ERROR(CheckState(1));
-  Tell("saving");
+  ReportActivity("saving");
   WEFT_RETURN_IF_ERROR(SaveAndWait());
-  Tell("evaluating");
+  ReportActivity("evaluating");
   const engine::TrainCounters& counters = trainer_->counters();
   SizeChoice choice;
   WEFT_ASSIGN_OR_RETURN(choice.candidates, CompareSizes());

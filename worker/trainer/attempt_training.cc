@@ -64,7 +64,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
     }
     if (Done()) break;
     if (votes.stop) {
-      Tell("saving");
+      ReportActivity("saving");
       Status saved = CheckState(0);
       if (saved.ok()) saved = SaveAndWait();
       if (!saved.ok()) {
@@ -84,7 +84,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       WEFT_RETURN_IF_ERROR(TakeSnapshot());
     }
     if (SaveIsDue(last_outer_step, step, votes)) {
-      Tell("saving");
+      ReportActivity("saving");
       engine::Stopwatch watch;
       WEFT_RETURN_IF_ERROR(SaveInBackground());
       if (saves_) {
@@ -92,7 +92,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
         saves_->OnSave(step, saved ? std::optional(watch.Lap()) : std::nullopt);
         if (const std::string news = saves_->News(); !news.empty()) Event("info", news);
       }
-      Tell("training");
+      ReportActivity("training");
     }
   }
   return elastic_ ? FinishSearch() : Finish();
@@ -114,7 +114,7 @@ Status Attempt::Step() {
   if (!TimesRounds(spec_.job.train) || trainer_->AtOuterStep()) {
     WEFT_RETURN_IF_ERROR(ReportStep(report));
   } else {
-    Tell("training");  // A sign of life: of a round by time is reported at its end.
+    ReportActivity("training");  // A sign of life: of a round by time is reported at its end.
   }
   CountSkipped(report);
   return OkStatus();
@@ -157,7 +157,7 @@ Result<bool> Attempt::Guard() {
 
 Status Attempt::RollBack() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
-  Tell("loading");
+  ReportActivity("loading");
   const engine::TrainCounters bad = trainer_->counters();
   // A checkpoint that is on its way may be the one to go back to; if it fails, the one before is.
   if (checkpoints_) (void)checkpoints_->Wait();
@@ -172,7 +172,7 @@ Status Attempt::RollBack() {
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
   WEFT_RETURN_IF_ERROR(trainer_->Restored(start.counters));
-  Tell("training");
+  ReportActivity("training");
   skipped_in_a_row_ = 0;
   reported_step_ = start.counters.step;
   rolled_back_ = true;
@@ -216,7 +216,7 @@ Result<bool> Attempt::OnAnyRank(bool own) {
 
 Status Attempt::FinishProfile() {
   if (!profile_) return OkStatus();
-  Tell("saving");
+  ReportActivity("saving");
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> events, profile_->GatherEvents(*group_));
   if (first_rank()) {
     Result<ProfileReport> report = profile_->Write(env_, spec_.run_dir, events);
@@ -229,7 +229,7 @@ Status Attempt::FinishProfile() {
     }
   }
   profile_.reset();
-  Tell("training");
+  ReportActivity("training");
   return OkStatus();
 }
 
@@ -237,7 +237,7 @@ Result<AttemptOutcome> Attempt::Finish() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
-  Tell("saving");
+  ReportActivity("saving");
   WEFT_RETURN_IF_ERROR(SaveAndWait());
   AttemptOutcome outcome{trainer_->counters().step,
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),

@@ -39,9 +39,9 @@ class LocalStepsProcessTest : public TrainerProcessTest {
     for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
       ranks.push_back(Start(spec, spec.rank + 1 == spec.world_size ? failpoints : ""));
     }
-    std::vector<int> codes;
-    for (const auto& rank : ranks) codes.push_back(rank->Wait());
-    return codes;
+    std::vector<int> exit_codes;
+    for (const auto& rank : ranks) exit_codes.push_back(rank->Wait());
+    return exit_codes;
   }
   /// Rank 0 dies as soon as the checkpoint of step 6 is there, and the others with it.
   void RunToStep6(AttemptSpec spec) {

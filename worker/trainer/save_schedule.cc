@@ -53,8 +53,10 @@ bool SaveSchedule::Due(int64_t step) const {
 std::string SaveSchedule::News() {
   const SaveCosts costs = Costs();
   const int64_t steps = StepsBetweenSaves(costs);
-  if (steps == 0 || (told_ > 0 && std::abs(steps - told_) * 4 < told_)) return "";
-  told_ = steps;
+  if (steps == 0 ||
+      (announced_steps_ > 0 && std::abs(steps - announced_steps_) * 4 < announced_steps_))
+    return "";
+  announced_steps_ = steps;
   return "a checkpoint every " + std::to_string(steps) + " steps: one holds up training for " +
          HumanDuration(costs.stall_seconds) + ", a start takes " +
          HumanDuration(costs.restart_seconds) + ", and one failure is expected in " +

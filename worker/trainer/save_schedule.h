@@ -44,7 +44,7 @@ class SaveSchedule {
   double stall_seconds_ = 0;
   std::atomic<double> background_seconds_ = 0;
   int64_t saved_step_ = 0;
-  int64_t told_ = 0;
+  int64_t announced_steps_ = 0;
 };
 
 }  // namespace weft::trainer

@@ -43,9 +43,9 @@ class TimedRoundsProcessTest : public TrainerProcessTest {
     for (spec.rank = 0; spec.rank < spec.world_size; ++spec.rank) {
       ranks.push_back(Start(spec, Delay(spec) + (spec.rank + 1 == spec.world_size ? more : "")));
     }
-    std::vector<int> codes;
-    for (const auto& rank : ranks) codes.push_back(rank->Wait());
-    return codes;
+    std::vector<int> exit_codes;
+    for (const auto& rank : ranks) exit_codes.push_back(rank->Wait());
+    return exit_codes;
   }
   static std::vector<int> AllDone(const AttemptSpec& spec) {
     return std::vector<int>(static_cast<size_t>(spec.world_size), kExitDone);

@@ -43,7 +43,8 @@ CostedPlan CostedPlanOf(const Plan& plan, int64_t layers) {
   return costed;
 }
 
-Status CheckPlan(const JobSpec& planned, const Plan& plan, const ClusterProfile& cluster) {
+Status CheckPlan(const JobSpec& planned, const Plan& plan,
+                 const std::vector<WorkerProfile>& machines) {
   const Mesh& mesh = plan.mesh;
   if (mesh.data < 1 || mesh.tensor < 1 || mesh.pipeline < 1 || mesh.context < 1 ||
       mesh.expert < 1 || plan.micro_batch < 1 || plan.accumulation_steps < 1 ||
@@ -70,7 +71,7 @@ Status CheckPlan(const JobSpec& planned, const Plan& plan, const ClusterProfile&
     return InvalidError("its plan does not say where its ranks ran");
   }
   for (const std::string& id : plan.rank_workers) {
-    if (std::none_of(cluster.workers.begin(), cluster.workers.end(),
+    if (std::none_of(machines.begin(), machines.end(),
                      [&](const WorkerProfile& worker) { return worker.worker_id == id; })) {
       return InvalidError("nothing is known of the worker " + id + " that it ran on");
     }
@@ -101,11 +102,10 @@ std::string WhyLeftOut(const TimedRun& run) {
 }
 
 Result<RunForecast> RunForecast::Of(const TimedRun& run) {
-  RunForecast forecast;
-  forecast.planned_ = JobAsPlanned(run.job, run.plan);
-  forecast.plan_ = run.plan;
-  forecast.cluster_.workers = run.machines;
-  WEFT_RETURN_IF_ERROR(CheckPlan(forecast.planned_, run.plan, forecast.cluster_));
+  JobSpec planned = JobAsPlanned(run.job, run.plan);
+  WEFT_RETURN_IF_ERROR(CheckPlan(planned, run.plan, run.machines));
+  std::vector<int64_t> cut = CutModel(planned).value();
+  RunForecast forecast(std::move(planned), run, std::move(cut));
   const double seconds = StepSeconds(forecast.Step({}));
   if (!std::isfinite(seconds) || seconds <= 0) {
     return InvalidError("no time is predicted for its plan");
@@ -127,14 +127,14 @@ TimeBreakdown RunForecast::Step(const TimeCalibration& calibration) const {
     placements.emplace_back(groups.kinds()[w], found->second);
     costed.ranks_per_worker = std::max(costed.ranks_per_worker, found->second);
   }
-  const RankShare share(planned_, groups, {costed.threads}, {costed.micro_batch});
+  const RankShare share(planned_, parameters_, groups, {costed.threads}, {costed.micro_batch});
   ScheduleCache schedules;
-  MeshSearch search(planned_, groups, share, schedules, CutModel(planned_).value());
+  MeshSearch search(planned_, groups, share, schedules, cut_);
   return search.Time(placements, costed) ? costed.time : TimeBreakdown{};
 }
 
 MeasuredShape RunForecast::Block() const {
-  return BlockOfPass(ShapeOfRank(planned_), plan_.micro_batch, SequenceLength(planned_),
+  return BlockOfPass(parameters_.shape, plan_.micro_batch, SequenceLength(planned_),
                      PrecisionOf(planned_.train.precision).products, plan_.mesh.context);
 }
 

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/status.h"
+#include "coordinator/planner/rank_share.h"
 
 namespace weft::planner {
 
@@ -43,9 +45,18 @@ class RunForecast {
   MeasuredShape Block() const;
 
  private:
+  RunForecast(JobSpec planned, const TimedRun& run, std::vector<int64_t> cut)
+      : planned_(std::move(planned)),
+        plan_(run.plan),
+        cluster_{run.machines},
+        parameters_(planned_),
+        cut_(std::move(cut)) {}
+
   JobSpec planned_;
   Plan plan_;
   ClusterProfile cluster_;
+  RankParameters parameters_;
+  std::vector<int64_t> cut_;  ///< CutModel of the job.
 };
 
 }  // namespace weft::planner

@@ -20,17 +20,17 @@ struct Variant {
   JobSpec job;
 };
 
-/// A way with its variants; the best one counts.
-struct Way {
+/// Variants of one change; the best one counts.
+struct NamedVariants {
   std::string name;
   std::vector<Variant> variants;
 };
 
-class Ways {
+class VariantList {
  public:
-  Ways(const JobSpec& job, int64_t most_ranks) : job_(job), most_ranks_(most_ranks) {}
+  VariantList(const JobSpec& job, int64_t most_ranks) : job_(job), most_ranks_(most_ranks) {}
 
-  std::vector<Way> All() {
+  std::vector<NamedVariants> All() {
     const ResourceSpec& has = job_.resources;
     if (has.tensor_parallel == 1) {
       AddDegrees("tensor parallelism", {}, "tensor_parallel", &ResourceSpec::tensor_parallel);
@@ -90,7 +90,7 @@ class Ways {
           });
     }
     if (has.ranks != 1) Add("one rank", "ranks: 1", [](ResourceSpec& r) { r.ranks = 1; });
-    return std::move(ways_);
+    return std::move(all_);
   }
 
  private:
@@ -99,27 +99,27 @@ class Ways {
   void Add(const std::string& name, const std::string& lines, const Change& change) {
     Variant variant{"resources: { " + lines + " }", job_};
     change(variant.job.resources);
-    ways_.push_back({name, {std::move(variant)}});
+    all_.push_back({name, {std::move(variant)}});
   }
 
   /// Of 2, 4, ... ranks, as many as there is room for; of 2 where there is none.
   void AddDegrees(const std::string& name, const std::string& lines, const std::string& field,
                   int64_t ResourceSpec::*degree, const Change& change = {}) {
-    Way way{name, {}};
+    NamedVariants named{name, {}};
     for (int64_t ranks = 2; ranks <= std::max<int64_t>(most_ranks_, 2); ranks *= 2) {
       std::string text = field + ": " + std::to_string(ranks);
       if (!lines.empty()) text += ", " + lines;
       Variant variant{"resources: { " + text + " }", job_};
       variant.job.resources.*degree = ranks;
       if (change) change(variant.job.resources);
-      way.variants.push_back(std::move(variant));
+      named.variants.push_back(std::move(variant));
     }
-    ways_.push_back(std::move(way));
+    all_.push_back(std::move(named));
   }
 
   const JobSpec& job_;
   const int64_t most_ranks_;
-  std::vector<Way> ways_;
+  std::vector<NamedVariants> all_;
 };
 
 int64_t MostRanks(const JobSpec& job, const ClusterProfile& cluster) {
@@ -205,13 +205,13 @@ std::vector<Alternative> AlternativesOf(const JobSpec& job, const ClusterProfile
                                         const Prediction* best, const JobCheck& check,
                                         const std::stop_token& stop) {
   std::vector<Tried> all;
-  for (const Way& way : Ways(job, MostRanks(job, cluster)).All()) {
+  for (const NamedVariants& named : VariantList(job, MostRanks(job, cluster)).All()) {
     Tried furthest;
-    for (size_t i = 0; i < way.variants.size(); ++i) {
-      Tried tried = Try(way.variants[i], cluster, check, stop);
+    for (size_t i = 0; i < named.variants.size(); ++i) {
+      Tried tried = Try(named.variants[i], cluster, check, stop);
       if (i == 0 || Further(tried, furthest)) furthest = std::move(tried);
     }
-    furthest.answer.name = way.name;
+    furthest.answer.name = named.name;
     if (furthest.answer.fits && best != nullptr) {
       furthest.answer.reason = ComparedWithBest(furthest.time, best->time);
     }

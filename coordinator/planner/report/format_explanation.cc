@@ -63,7 +63,7 @@ std::string Summary(const PlanExplanation& e) {
   return AlignedRows(rows, {false, false});
 }
 
-std::string Ways(const PlanExplanation& e) {
+std::string AlternativesTable(const PlanExplanation& e) {
   Rows rows = {{"", "way", "lines of the job", "memory/rank", "step", "why not"}};
   for (const Alternative& way : e.alternatives) {
     rows.push_back({way.fits ? "" : "x", way.name, way.lines,
@@ -100,7 +100,7 @@ std::string FormatFrontier(const PlanExplanation& e) {
 
 std::string FormatExplanation(const PlanExplanation& e) {
   std::string text = FormatPlanReport(e.report) + "\n" + Summary(e);
-  if (!e.alternatives.empty()) text += "\n" + Ways(e);
+  if (!e.alternatives.empty()) text += "\n" + AlternativesTable(e);
   if (!e.frontier.empty()) text += "\n" + FormatFrontier(e);
   return text;
 }

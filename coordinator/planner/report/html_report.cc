@@ -54,7 +54,7 @@ class HtmlWriter {
     MemoryBars();
     TimelineChart();
     SensitivityChart();
-    Ways();
+    Alternatives();
     Frontier();
     Numbers();
     page_.Close().Close();
@@ -272,7 +272,7 @@ class HtmlWriter {
     page_.Close();
   }
 
-  void Ways() {
+  void Alternatives() {
     if (e_.alternatives.empty()) return;
     Section("Other ways")
         .Add("p", {{"class", "soft"}},

@@ -29,7 +29,7 @@ Status Tape::RunBackward(Context& context) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    const bool deferred = !beside_.empty();
+    const bool deferred = !overlapped_.empty();
     {
       ProfileScope scope(context.profiler, entry.name);
       WEFT_RETURN_IF_ERROR(entry.backward(context, *this));

@@ -164,11 +164,11 @@ class Tape {
   bool IsSummed(int32_t node) const { return summed_.contains(node); }
   /// Defers the part of an operation's Backward that the sum of its input's gradient need not wait
   /// for, so that it overlaps with that: it runs after the next operation at the latest.
-  void RunBeside(std::string_view name, Backward work) {
-    beside_.push_back({name, std::move(work)});
+  void DeferForOverlap(std::string_view name, Backward work) {
+    overlapped_.push_back({name, std::move(work)});
   }
   /// Runs what was deferred so far: while something else is on its way.
-  Status RunOverlapped(Context& context) { return Run(context, beside_); }
+  Status RunOverlapped(Context& context) { return Run(context, overlapped_); }
 
   /// From now on the gradients of weights wait until RunDeferred (Qi et al. 2023, arXiv
   /// 2401.10241).
@@ -222,7 +222,7 @@ class Tape {
   bool defers_ = false;
   std::deque<Entry> deferred_;
   std::unordered_set<int32_t> summed_;  ///< Nodes.
-  std::deque<Entry> beside_;
+  std::deque<Entry> overlapped_;
 };
 
 inline SavedTensor SavedTensorPolicy::KeepExactly(Tensor tensor) {

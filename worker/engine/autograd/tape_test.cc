@@ -91,7 +91,7 @@ TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
   };
   const auto deferred = [&note](std::string what) {
     return [&note, what = std::move(what)](Context&, Tape& t) {
-      t.RunBeside("put off", note(what));
+      t.DeferForOverlap("put off", note(what));
       return OkStatus();
     };
   };

@@ -57,7 +57,7 @@ Result<bool> CheckpointPeers::Invited() {
   return open == kWrite;
 }
 
-Status CheckpointPeers::Tell(const Result<CheckpointFile>& file) {
+Status CheckpointPeers::ReportFile(const Result<CheckpointFile>& file) {
   const Json json = file.ok() ? ToJson(*file) : Json{{"error", file.status().message()}};
   return store_->Set(Key("file-" + std::to_string(rank_)), json.dump());
 }

@@ -35,7 +35,7 @@ class CheckpointPeers {
   /// Another rank: waits for the invitation; false when its file is not wanted.
   Result<bool> Invited();
   /// Another rank: it has written its file, or failed to.
-  Status Tell(const Result<CheckpointFile>& file);
+  Status ReportFile(const Result<CheckpointFile>& file);
 
  private:
   std::string Key(const std::string& what) const;

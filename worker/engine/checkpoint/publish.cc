@@ -99,7 +99,7 @@ Status WriteShare(Env& env, const std::string& run_dir, int64_t epoch, int64_t s
       CatchExhaustion("writing a share of a checkpoint", [&]() -> Result<CheckpointFile> {
         return WriteTensorFile(env, folder, peers.rank(), peers.ranks(), tensors);
       });
-  WEFT_RETURN_IF_ERROR(peers.Tell(file));
+  WEFT_RETURN_IF_ERROR(peers.ReportFile(file));
   return file.status();
 }
 

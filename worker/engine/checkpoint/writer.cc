@@ -89,7 +89,7 @@ Result<double> CheckpointWriter::Save(CheckpointManifest manifest,
     return OkStatus();
   });
   if (!started.ok()) {
-    if (peers() != nullptr) first_rank() ? peers()->End() : (void)peers()->Tell(started);
+    if (peers() != nullptr) first_rank() ? peers()->End() : (void)peers()->ReportFile(started);
     last_ = ReportFailure(std::move(progress), started);
     return last_;
   }

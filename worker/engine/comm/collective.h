@@ -97,11 +97,13 @@ class Collective {
   Work Receive(const Stream& stream, const TensorView& values, int peer,
                std::string_view label = {});
 
-  /// Has the way of messages from rank `from` to rank `to` ready; all ranks may call it, and those
+  /// Opens the channel of messages from rank `from` to rank `to`: all ranks may call it, and those
   /// two have to. Over NCCL the first message between two ranks holds the host until both have come
-  /// to it: whoever asks for messages before their sender comes opens their way first. Returns when
-  /// done.
-  virtual Status OpenWay([[maybe_unused]] int from, [[maybe_unused]] int to) { return OkStatus(); }
+  /// to it: whoever asks for messages before their sender comes opens their channel first. Returns
+  /// when done.
+  virtual Status OpenChannel([[maybe_unused]] int from, [[maybe_unused]] int to) {
+    return OkStatus();
+  }
 
   /// All of these at once, so that ranks that send to each other do not wait in a circle. Between
   /// two ranks messages arrive in the order in which they are sent, over all calls.

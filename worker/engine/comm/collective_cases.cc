@@ -236,7 +236,7 @@ TEST_P(CollectiveCases, MessagesMayBeAskedForBeforeTheirSenderComesWhereTheWayIs
   std::atomic<bool> asked{false};
   GetParam().run(3, kTimeout, [&](TestRank& rank) {
     const int own = rank.group.rank();
-    ASSERT_TRUE(rank.group.OpenWay(2, 0).ok());
+    ASSERT_TRUE(rank.group.OpenChannel(2, 0).ok());
     if (own == 1) return;
     const TensorView values =
         own == 2 ? rank.Put(DType::kF32, {7}) : rank.NewTensor(DType::kF32, 1);

@@ -117,7 +117,7 @@ class NcclCollective : public Collective, public CollectiveRecorder {
   }
   Status Barrier() override { return Notice(host_->Barrier()); }
 
-  Status OpenWay(int from, int to) override;
+  Status OpenChannel(int from, int to) override;
 
   Result<std::unique_ptr<Collective>> Split(int64_t color, const std::string& name) override;
 
@@ -345,7 +345,7 @@ Work NcclCollective::Start(const Stream& stream, CollectiveCall call) {
 
 // A byte goes the way, on the group's stream: no operation has begun there yet that it could wait
 // for.
-Status NcclCollective::OpenWay(int from, int to) {
+Status NcclCollective::OpenChannel(int from, int to) {
   if (rank() != from && rank() != to) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const auto byte, kernels::cuda::DeviceMemory::Allocate(device().index, 1));
   std::unique_lock lock(mutex_);

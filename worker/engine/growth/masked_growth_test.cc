@@ -18,57 +18,35 @@
 namespace weft::engine {
 namespace {
 
-using Change = std::function<void(ModelSpec&)>;
-
 constexpr int64_t kRamp = 4;
 // Sums of a few hundred f32 products, which growth cuts elsewhere.
 constexpr double kRounding = 1e-5;
-
-struct Variant {
-  const char* name;
-  Change change;
-};
 
 void Llama(ModelSpec& model) {
   model.family = "llama";
   model.head_width = 8;
 }
 
-const Variant kVariants[] = {
-    {"gpt2", [](ModelSpec&) {}},
-    {"gpt2, own classifier", [](ModelSpec& m) { m.untied_classifier = true; }},
-    {"gpt2, factorised embedding", [](ModelSpec& m) { m.embedding_width = 8; }},
-    {"gpt2, norms after sums", [](ModelSpec& m) { m.norm_position = "post"; }},
-    {"gpt2, no norms", [](ModelSpec& m) { m.norm_position = "none"; }},
-    {"gpt2, layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
-    {"gpt2, squared ReLU", [](ModelSpec& m) { m.activation = "squared_relu"; }},
-    {"llama", Llama},
-    {"llama, shared keys and values",
-     [](ModelSpec& m) {
-       Llama(m);
-       m.kv_heads = m.heads / 2;
-       m.qkv_bias = true;
-     }},
-    {"llama, one head of keys and values",
-     [](ModelSpec& m) {
-       Llama(m);
-       m.kv_heads = 1;
-     }},
-    {"bert", [](ModelSpec& m) { m.family = "bert"; }},
-    {"bert, classes",
-     [](ModelSpec& m) {
-       m.family = "bert";
-       m.head = "classification";
-       m.classes = 5;
-     }},
-    {"vit",
-     [](ModelSpec& m) {
-       m.family = "vit";
-       m.classes = 4;
-       m.image_size = 16;
-       m.patch_size = 8;
-     }},
-};
+const std::vector<Variant>& Variants() {
+  static const auto* const variants = new std::vector<Variant>(VariantsWith({
+      {"gpt2, norms after sums", [](ModelSpec& m) { m.norm_position = "post"; }},
+      {"gpt2, no norms", [](ModelSpec& m) { m.norm_position = "none"; }},
+      {"gpt2, squared ReLU", [](ModelSpec& m) { m.activation = "squared_relu"; }},
+      {"llama", Llama},
+      {"llama, shared keys and values",
+       [](ModelSpec& m) {
+         Llama(m);
+         m.kv_heads = m.heads / 2;
+         m.qkv_bias = true;
+       }},
+      {"llama, one head of keys and values",
+       [](ModelSpec& m) {
+         Llama(m);
+         m.kv_heads = 1;
+       }},
+  }));
+  return *variants;
+}
 
 /// Of two blocks, four heads of 8 columns and an MLP of 48.
 ModelSpec Small(const Variant& variant) {
@@ -147,7 +125,7 @@ class Network {
 void ForEachGrowth(
     const std::function<void(const ModelSpec&, const ModelSpec&, const TensorsByName&,
                              const TensorsByName&, const GrowthSpec&)>& check) {
-  for (const Variant& variant : kVariants) {
+  for (const Variant& variant : Variants()) {
     for (const Variant& dimension : kDimensions) {
       for (const char* blocks : {"copy", "random"}) {
         const ModelSpec before = Small(variant);
@@ -207,7 +185,7 @@ TEST(MaskedGrowth, TheEngineFollowsTheFormulas) {
 }
 
 TEST(MaskedGrowth, KeepsTheLogitsWhereBlocksAreAddedAfterTheLastOne) {
-  const ModelSpec before = Small(kVariants[0]);
+  const ModelSpec before = Small(Variants()[0]);
   ModelSpec now = before;
   now.layers = 5;
   MaskedGrowth growth = GrowthFrom(before);
@@ -290,14 +268,14 @@ TEST(MaskedGrowth, ABlockPassesOnItsShare) {
   EXPECT_GT(Distance(none, all), 1000 * kRounding);
 }
 
-/// Growth of Small(kVariants[0]) in which moments of what is new are zero.
+/// Growth of Small(Variants()[0]) in which moments of what is new are zero.
 struct GrowthInPlace {
   GrowthSpec growth;
   ModelSpec now;
 };
 
 std::vector<GrowthInPlace> GrowthsInPlace() {
-  ModelSpec wide = Small(kVariants[0]);
+  ModelSpec wide = Small(Variants()[0]);
   wide.width = 48;
   wide.heads = 6;
   ModelSpec deep = wide;
@@ -316,7 +294,7 @@ double SumOfMagnitudes(const TensorsByName& tensors) {
 }
 
 TEST(MaskedGrowth, MomentsOfWhatWasThereStayAndOthersAreZero) {
-  const ModelSpec before = Small(kVariants[0]);
+  const ModelSpec before = Small(Variants()[0]);
   const TensorsByName moments = RandomTensors(before, 28);
   for (const auto& [growth, now] : GrowthsInPlace()) {
     for (const GrownNumbers numbers : {GrownNumbers::kGradients, GrownNumbers::kSquaredGradients}) {
@@ -371,7 +349,7 @@ TensorsByName UpdatedWithoutGradients(const ModelSpec& model, const TensorsByNam
 
 // Momentum moves what had a gradient before growth, and nothing else.
 TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatIsNewAsItIs) {
-  const ModelSpec before = Small(kVariants[0]);
+  const ModelSpec before = Small(Variants()[0]);
   const TensorsByName tensors = RandomTensors(before, 31);
   Moments moments{RandomTensors(before, 32), RandomTensors(before, 33)};
   for (auto& [name, values] : moments.second) {

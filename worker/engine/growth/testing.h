@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -11,6 +13,38 @@
 #include "worker/engine/growth/growth_operator.h"
 
 namespace weft::engine {
+
+/// A change to a network, by name.
+struct Variant {
+  const char* name;
+  std::function<void(ModelSpec&)> change;
+};
+
+/// The networks of each family that every method grows, a plain gpt2 first, and `others`.
+inline std::vector<Variant> VariantsWith(std::vector<Variant> others) {
+  std::vector<Variant> variants = {
+      {"gpt2", [](ModelSpec&) {}},
+      {"gpt2, own classifier", [](ModelSpec& m) { m.untied_classifier = true; }},
+      {"gpt2, factorised embedding", [](ModelSpec& m) { m.embedding_width = 8; }},
+      {"gpt2, layer scale", [](ModelSpec& m) { m.initialization.method = "layer_scale"; }},
+      {"bert", [](ModelSpec& m) { m.family = "bert"; }},
+      {"bert, classes",
+       [](ModelSpec& m) {
+         m.family = "bert";
+         m.head = "classification";
+         m.classes = 5;
+       }},
+      {"vit",
+       [](ModelSpec& m) {
+         m.family = "vit";
+         m.classes = 4;
+         m.image_size = 16;
+         m.patch_size = 8;
+       }},
+  };
+  for (Variant& other : others) variants.push_back(std::move(other));
+  return variants;
+}
 
 /// Tensors of a model by name.
 using TensorsByName = std::map<std::string, std::vector<double>>;

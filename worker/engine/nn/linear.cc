@@ -388,7 +388,7 @@ Result<Value> Linear::Forward(Context& context, Tape& tape, const Value& x, Save
                 if (trains && t.defers()) {
                   t.Defer("linear backward", add);
                 } else if (trains && t.IsSummed(x_node)) {
-                  t.RunBeside("linear backward", add);
+                  t.DeferForOverlap("linear backward", add);
                 } else if (trains) {
                   WEFT_RETURN_IF_ERROR(add(ctx, t));
                 }

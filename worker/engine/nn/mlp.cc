@@ -68,7 +68,7 @@ Result<Value> Mlp::Forward(Context& context, Tape& tape, const Value& x) const {
   WEFT_ASSIGN_OR_RETURN(Value inner, up_.Forward(context, tape, in.value, std::move(in.saved),
                                                  taken ? &*taken : nullptr));
   in = {};
-  WEFT_ASSIGN_OR_RETURN(inner, LeaveFeatures(context, tape, tensor_, std::move(inner)));
+  WEFT_ASSIGN_OR_RETURN(inner, ReduceFromFeatureRegion(context, tape, tensor_, std::move(inner)));
   WEFT_ASSIGN_OR_RETURN(Value out,
                         Project(context, tape, inner, taken ? std::move(taken->value) : Tensor()));
   return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));

@@ -164,7 +164,7 @@ Result<Value> SelfAttention::Forward(Context& context, Tape& tape, const Value& 
 
 Result<Value> SelfAttention::Output(Context& context, Tape& tape, Value attended,
                                     SavedTensor saved) const {
-  const Value in = EnterFeatures(tape, tensor_, std::move(attended));
+  const Value in = CopyToFeatureRegion(tape, tensor_, std::move(attended));
   WEFT_ASSIGN_OR_RETURN(Value out, output_.Forward(context, tape, in, std::move(saved)));
   return ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(out));
 }
@@ -173,7 +173,7 @@ Result<Value> SelfAttention::Project(Context& context, Tape& tape, const Value& 
                                      const TokenBatch& batch, const VirtualTokens* prefix) const {
   WEFT_ASSIGN_OR_RETURN(ShardsInput in, CopyToTensorParallelRegion(context, tape, tensor_, x));
   WEFT_ASSIGN_OR_RETURN(Value qkv, qkv_.Forward(context, tape, in.value, std::move(in.saved)));
-  WEFT_ASSIGN_OR_RETURN(qkv, LeaveFeatures(context, tape, tensor_, std::move(qkv)));
+  WEFT_ASSIGN_OR_RETURN(qkv, ReduceFromFeatureRegion(context, tape, tensor_, std::move(qkv)));
   if (batch.attended == nullptr) {
     WEFT_RETURN_IF_ERROR(Rotate(context, qkv.tensor, batch.positions, false));
     return qkv;

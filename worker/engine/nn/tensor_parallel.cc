@@ -196,13 +196,14 @@ Result<Value> ReduceFromTensorParallelRegion(Context& context, Tape& tape,
   return y;
 }
 
-Value EnterFeatures(Tape& tape, const TensorParallel* ranks, Value x) {
+Value CopyToFeatureRegion(Tape& tape, const TensorParallel* ranks, Value x) {
   Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
   if (column == nullptr) return x;
   return SumGradient(tape, *column, std::move(x));
 }
 
-Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* ranks, Value x) {
+Result<Value> ReduceFromFeatureRegion(Context& context, Tape& tape, const TensorParallel* ranks,
+                                      Value x) {
   Collective* column = ranks == nullptr ? nullptr : ranks->along_column();
   if (column == nullptr) return x;
   return SumValue(context, tape, *column, std::move(x));

@@ -111,11 +111,12 @@ Result<Value> ReduceFromTensorParallelRegion(Context& context, Tape& tape,
 
 /// The same for a product whose result is partitioned by features: its input, which all ranks of a
 /// column have. Does nothing when `ranks` is null or has one row, like the two below.
-Value EnterFeatures(Tape& tape, const TensorParallel* ranks, Value x);
+Value CopyToFeatureRegion(Tape& tape, const TensorParallel* ranks, Value x);
 
 /// Reduces over the column what each rank has computed of its features, in place where that is
 /// possible.
-Result<Value> LeaveFeatures(Context& context, Tape& tape, const TensorParallel* ranks, Value x);
+Result<Value> ReduceFromFeatureRegion(Context& context, Tape& tape, const TensorParallel* ranks,
+                                      Value x);
 
 /// The same for a gradient, not recorded. `beside` runs once, overlapped with the reduction.
 Result<Tensor> SumOverFeatures(

@@ -141,14 +141,14 @@ Status DiskAdamW::Allocate(Context& context, AsyncFile::Queue queue) {
 Status DiskAdamW::FinishRead(Context& context, size_t tile) {
   Stopwatch watch;
   Status status = file_->FinishRead(tile);
-  if (!beside_) context.host->files().waited_seconds += watch.Lap();
+  if (!overlapped_) context.host->files().waited_seconds += watch.Lap();
   return status;
 }
 
 Status DiskAdamW::FinishWrite(Context& context, size_t tile) {
   Stopwatch watch;
   Status status = file_->FinishWrite(tile);
-  if (!beside_) context.host->files().waited_seconds += watch.Lap();
+  if (!overlapped_) context.host->files().waited_seconds += watch.Lap();
   return status;
 }
 
@@ -175,7 +175,7 @@ Status DiskAdamW::UpdateTile(Context& context, const UpdateArgs& args, size_t ti
 }
 
 Status DiskAdamW::Update(Context& context, const UpdateArgs& args) {
-  beside_ = args.beside;
+  overlapped_ = args.beside;
   WEFT_RETURN_IF_ERROR(file_->Flush(buffers_[0]));
   return RunTiles(context, args);
 }

@@ -83,7 +83,7 @@ class DiskAdamW : public Optimizer {
   std::vector<Tile> tiles_;
   std::vector<Tensor> buffers_;       ///< Between updates the first one is the file's cache.
   const float* gradients_ = nullptr;  ///< The buffer that those of tensors_ are in.
-  bool beside_ = false;               ///< UpdateArgs of the last update.
+  bool overlapped_ = false;           ///< UpdateArgs of the last update.
   std::unique_ptr<TileFile> file_;
 };
 

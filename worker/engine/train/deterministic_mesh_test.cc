@@ -19,7 +19,7 @@ constexpr int64_t kBatch = 8;
 constexpr int64_t kSteps = 3;
 
 /// A mesh and its plan.
-struct Way {
+struct RunConfig {
   std::string name = {};
   int64_t data = 1;
   int64_t zero_stage = 0;
@@ -59,7 +59,7 @@ JobSpec Job(const std::string& family, const std::string& precision, int64_t log
   return job;
 }
 
-MeshCase CaseOf(const JobSpec& job, const Way& way) {
+MeshCase CaseOf(const JobSpec& job, const RunConfig& way) {
   const int64_t micro_batch = job.train.logical_micro_batch;
   MeshCase c{job, TinyPlan(job.train.precision, micro_batch, kBatch / way.data / micro_batch)};
   c.plan.mesh.data = way.data;
@@ -98,7 +98,7 @@ Bits BitsOf(const std::vector<MeshOutcome>& ranks) {
   return bits;
 }
 
-Bits Train(const JobSpec& job, const Way& way) {
+Bits Train(const JobSpec& job, const RunConfig& way) {
   return BitsOf(TrainOnMesh(CaseOf(job, way)));
 }
 
@@ -113,7 +113,7 @@ void ExpectSame(const Bits& bits, const Bits& expected) {
   }
 }
 
-std::vector<Way> Ways() {
+std::vector<RunConfig> RunConfigs() {
   return {
       {.name = "data 2", .data = 2},
       {.name = "data 4", .data = 4},
@@ -144,7 +144,7 @@ TEST_P(DeterministicMesh, AnyMeshHasTheBitsOfOneRank) {
   const Bits one = Train(job, {});
   ASSERT_EQ(one.losses.size(), size_t{kSteps});
   for (const double norm : one.norms) EXPECT_GT(norm, job.train.gradient_clip_norm);
-  for (const Way& way : Ways()) {
+  for (const RunConfig& way : RunConfigs()) {
     SCOPED_TRACE(way.name);
     ExpectSame(Train(job, way), one);
   }
@@ -158,9 +158,9 @@ TEST(LogicalMicroBatch, OfAnySizeHasTheSameBitsOnAnyMesh) {
   for (const int64_t logical : {2, 4}) {
     const JobSpec job = Job("gpt2", "fp32", logical);
     const Bits one = Train(job, {});
-    for (const Way& way :
-         {Way{.name = "data 2", .data = 2}, Way{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
-          Way{.name = "1f1b of 2", .pipeline = 2}}) {
+    for (const RunConfig& way : {RunConfig{.name = "data 2", .data = 2},
+                                 RunConfig{.name = "zero 2 of 2", .data = 2, .zero_stage = 2},
+                                 RunConfig{.name = "1f1b of 2", .pipeline = 2}}) {
       SCOPED_TRACE(way.name + ", " + std::to_string(logical));
       ExpectSame(Train(job, way), one);
     }
@@ -206,7 +206,7 @@ TEST(LogicalMicroBatch, ABitThatOneRankHasWrongShowsOnTheOthers) {
 TEST(LogicalMicroBatch, ItsSumsTakeTheMemoryThatThePlannerPredicts) {
   JobSpec job = Job("llama", "fp32", 1);
   job.model.width = 128;
-  const auto gradients = [&](const Way& way) {
+  const auto gradients = [&](const RunConfig& way) {
     const MeshCase c = CaseOf(job, way);
     const double measured =
         static_cast<double>(TrainOnMesh(c)[0].reports.back().peak_memory.gradients_bytes);

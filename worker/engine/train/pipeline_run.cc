@@ -42,7 +42,7 @@ Status PipelineRun::Ask(Inbox& inbox) {
       Tensor::New(*parts_.context, inbox.component, parts_.model->precision().activations,
                   {inbox.expected.front(), parts_.model->spec().width}));
   inbox.expected.pop_front();
-  const Work work = parts_.pipeline->Receive(parts_.context->stream, inbox.way, values);
+  const Work work = parts_.pipeline->Receive(parts_.context->stream, inbox.direction, values);
   inbox.asked.push_back({std::move(values), work});
   return OkStatus();
 }
@@ -74,7 +74,7 @@ Status PipelineRun::Release(Outbox& outbox, int64_t taken) {
 }
 
 void PipelineRun::Post(Outbox& outbox, Tensor values) {
-  const Work work = parts_.pipeline->Send(parts_.context->stream, outbox.way, values);
+  const Work work = parts_.pipeline->Send(parts_.context->stream, outbox.direction, values);
   outbox.sent.push_back({std::move(values), work});
 }
 

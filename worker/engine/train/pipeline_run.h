@@ -60,7 +60,7 @@ class PipelineRun {
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
  private:
-  using Way = PipelineParallel::Way;
+  using Direction = PipelineParallel::Direction;
 
   /// A micro-batch in a stage, between its forward pass and the end of its backward pass.
   struct Flight {
@@ -72,15 +72,15 @@ class PipelineRun {
     Tensor values;
     Work work;
   };
-  /// What goes out on a way, in order, until it is known to have been taken.
+  /// What goes out in a direction, in order, until it is known to have been taken.
   struct Outbox {
-    Way way;
+    Direction direction;
     std::deque<Message> sent = {};
     int64_t taken = 0;  ///< Messages before these.
   };
-  /// What comes on a way from the rank to which `back` goes.
+  /// What comes in a direction from the rank to which `back` goes.
   struct Inbox {
-    Way way;
+    Direction direction;
     Component component;  ///< What it is here.
     Outbox* back;
     std::deque<int64_t> expected = {};  ///< Rows of each message, in order.
@@ -117,10 +117,10 @@ class PipelineRun {
   int64_t forwards_left_ = 0;
   std::map<std::pair<int32_t, int32_t>, Flight> flights_;  ///< By chunk and micro-batch.
   int64_t peak_in_flight_ = 0;
-  Outbox outputs_{Way::kToNext};
-  Outbox gradients_out_{Way::kToPrevious};
-  Inbox activations_{Way::kFromPrevious, Component::kActivations, &gradients_out_};
-  Inbox output_gradients_{Way::kFromNext, Component::kWorkspace, &outputs_};
+  Outbox outputs_{Direction::kToNext};
+  Outbox gradients_out_{Direction::kToPrevious};
+  Inbox activations_{Direction::kFromPrevious, Component::kActivations, &gradients_out_};
+  Inbox output_gradients_{Direction::kFromNext, Component::kWorkspace, &outputs_};
 };
 
 }  // namespace weft::engine

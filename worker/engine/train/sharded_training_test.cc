@@ -42,7 +42,7 @@ struct Outcome {
 using Start = std::function<void(Trainer&, Collective&)>;
 
 /// How to train.
-struct Way {
+struct RunConfig {
   int ranks = 1;
   int64_t stage = 0;
   std::string precision = "fp32";
@@ -53,7 +53,7 @@ struct Way {
   bool in_bf16 = false;     ///< Gradients are sent so.
 };
 
-Plan PlanOf(const JobSpec& job, const Way& way) {
+Plan PlanOf(const JobSpec& job, const RunConfig& way) {
   Plan plan = TinyPlan(way.precision, job.train.global_batch / way.ranks / way.accumulation,
                        way.accumulation);
   plan.mesh.data = way.ranks;
@@ -66,7 +66,7 @@ Plan PlanOf(const JobSpec& job, const Way& way) {
 }
 
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
-Outcome Train(const JobSpec& job, const Way& way, int steps, const Start& start = {}) {
+Outcome Train(const JobSpec& job, const RunConfig& way, int steps, const Start& start = {}) {
   const int ranks = way.ranks;
   Outcome outcome;
   outcome.parameters.resize(static_cast<size_t>(ranks));
@@ -273,8 +273,8 @@ TEST(ShardedTraining, BringsParametersToAllPartsOfANetwork) {
                      {frozen, "bf16", false}};
   for (const auto& [job, precision, recompute] : cases) {
     SCOPED_TRACE(job.model.family + " " + precision);
-    const Way plain = {2, 0, precision, 1, recompute};
-    const Way sharded = {2, 3, precision, 1, recompute};
+    const RunConfig plain = {2, 0, precision, 1, recompute};
+    const RunConfig sharded = {2, 3, precision, 1, recompute};
     const Outcome got = Train(job, sharded, 2), expected = Train(job, plain, 2);
     if (RoundsWhatPlainRanksDoNot(sharded.stage, precision)) {
       ExpectLossesNear(got, expected);
@@ -320,7 +320,7 @@ TEST(ShardedTraining, GradientsTravelInBFloat16) {
     JobSpec job = LlamaJob();
     job.model.experts = experts;
     SCOPED_TRACE(experts);
-    Way way = {3, 0};
+    RunConfig way = {3, 0};
     const Outcome whole = Train(job, way, kSteps);
     way.in_bf16 = true;
     const Outcome plain = Train(job, way, kSteps);
@@ -355,7 +355,7 @@ TEST(ShardedTraining, GroupsThatShareAmongThemselvesFollowPlainRanks) {
     Outcome first;
     for (const int64_t stage : {1, 2, 3}) {
       SCOPED_TRACE("stage " + std::to_string(stage));
-      Way way{4, stage, c.precision, 3};
+      RunConfig way{4, stage, c.precision, 3};
       way.shard_ranks = 2;
       const Outcome shared = Train(job, way, kSteps);
       if (RoundsWhatPlainRanksDoNot(stage, c.precision)) {
@@ -419,7 +419,7 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       SCOPED_TRACE(job.model.family + ", " + std::to_string(experts) + " experts, stage " +
                    std::to_string(stage) + (in_bf16 ? ", reduced in bf16" : ""));
       constexpr int64_t kMicroBatches = 2;
-      Way way = {ranks, stage, precision, kMicroBatches};
+      RunConfig way = {ranks, stage, precision, kMicroBatches};
       way.evaluates = false;
       way.shard_ranks = shard_ranks;
       way.in_bf16 = in_bf16;

@@ -50,8 +50,10 @@ const Refusal kFp8Refusals[] = {
      "resources.zero_stage 2, or train.precision bf16"},
     {&kFp8, &kReplay, "scales would remember the passes of the check", "train.precision bf16"},
     {&kFp8, &kMeshDeterminism, "scales follow the tensors of a rank", "train.precision bf16"},
-    {&kFp8, &kOffloadOptimizer, kNotYet, "train.precision bf16"},
-    {&kFp8, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1, or train.precision bf16"},
+    {&kFp8, &kOffloadOptimizer,
+     "operands would have to be made of weights as they come from the host",
+     "train.precision bf16"},
+    {&kFp8, &kTensorParallel2d, kBothSides, "resources.tensor_rows 1, or train.precision bf16"},
 };
 
 class Fp8Cost : public TechniqueCost {

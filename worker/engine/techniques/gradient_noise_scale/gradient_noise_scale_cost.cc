@@ -28,7 +28,7 @@ const Refusal kNoiseScaleRefusals[] = {
     {&kGradientNoiseScale, &kPipelineParallel, kReplicas, kDataAlone},
     {&kGradientNoiseScale, &kExpertParallel, "the gradients of experts are those of several ranks",
      "resources.expert_parallel 1"},
-    {&kGradientNoiseScale, &kMeshDeterminism, kNotYet, kOneOfTwo},
+    {&kGradientNoiseScale, &kMeshDeterminism, kOtherBits, kOneOfTwo},
     {&kGradientNoiseScale, &kLocalSteps, "the estimate is of gradients that ranks sum", kOneOfTwo},
 };
 

@@ -65,12 +65,10 @@ class LayerSamplingCost : public TechniqueCost {
     extent.layers = LayersOfStep(job.model.layers, job.train.sampled_layers, job.train.seed, step);
   }
 
-  ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train) const override {
-    if (train.sampled_layers <= model.layers || model.layers == 0) return model;
-    ModelSpec deepest = model;
-    deepest.distinct_blocks = model.layers;
-    deepest.layers = train.sampled_layers;
-    return deepest;
+  void SetDeepest(const TrainSpec& train, ModelSpec& model) const override {
+    if (train.sampled_layers <= model.layers || model.layers == 0) return;
+    model.distinct_blocks = model.layers;
+    model.layers = train.sampled_layers;
   }
 };
 

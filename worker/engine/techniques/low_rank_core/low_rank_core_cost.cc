@@ -48,28 +48,34 @@ const Feature& kSomeCores = kSettings[0];
 
 constexpr std::string_view kHeldStill = "steps that train the core hold the rest of weights still";
 
+constexpr std::string_view kMasksOfFactors =
+    "weights are made of factors, which masks would have to follow";
+
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
       {&kLowRankCore, &kZero, "the factors need the whole gradient of a weight",
        "resources.zero_stage 0"},
-      {&kLowRankCore, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
+      {&kLowRankCore, &kTensorParallel2d, "the factors would have to be cut on both sides",
+       "resources.tensor_rows 1"},
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},
       {&kLowRankCore, &kWholeTensorOptimizer, kHeldStill, "optimizer.name adamw"},
       {&kLowRankCore, &kScheduleFree, kHeldStill, "optimizer.name adamw"},
-      {&kLowRankCore, &kReplay, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kMeshDeterminism, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kLocalSteps, kNotYet, kOneOfTwo},
-      {&kLowRankCore, &kExperts, kNotYet, kOneOfTwo},
+      {&kLowRankCore, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kLowRankCore, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+      {&kLowRankCore, &kLocalSteps, kSummedEveryStep, kOneOfTwo},
+      {&kLowRankCore, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kLowRankCore, &OverParameterizationTechniqueCost().feature(),
        "a weight is made of one kind of factors", kOneOfTwo},
-      {&kLowRankCore, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &Sparse24TechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
       {&kLowRankCore, &StructuredMatricesTechniqueCost().feature(),
        "a structured matrix is in the place of the weight", kOneOfTwo},
-      {&kLowRankCore, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kLowRankCore, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kLowRankCore, &StructuredPruningTechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
+      {&kLowRankCore, &PruningTechniqueCost().feature(), kMasksOfFactors, kOneOfTwo},
       {&kLowRankCore, &PeftTechniqueCost().feature(), "adapters freeze the weights", kOneOfTwo},
-      {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kSomeCores, &kPipelineParallel, kNotYet, "a core of each matrix"},
+      {&kLowRankCore, &WeightQuantizationTechniqueCost().feature(),
+       "quantised weights are frozen, and the core is trained with the others", kOneOfTwo},
+      {&kSomeCores, &kPipelineParallel, "what stages take is counted for alike blocks",
+       "a core of each matrix"},
   };
   return rows;
 }

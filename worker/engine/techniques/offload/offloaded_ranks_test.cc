@@ -24,7 +24,7 @@ namespace weft::engine {
 namespace {
 
 /// How ranks train.
-struct Way {
+struct RunConfig {
   int ranks = 2;
   int64_t stage = 1;
   std::string precision = "fp32";
@@ -49,7 +49,7 @@ struct Outcome {
 
 using Start = std::function<void(Training&, Collective&)>;
 
-Plan PlanOf(const JobSpec& job, const Way& way) {
+Plan PlanOf(const JobSpec& job, const RunConfig& way) {
   Plan plan = TinyPlan(way.precision, job.train.global_batch / way.ranks / way.accumulation,
                        way.accumulation);
   plan.mesh.data = way.ranks;
@@ -64,7 +64,7 @@ Plan PlanOf(const JobSpec& job, const Way& way) {
 }
 
 /// `steps` steps, and an evaluation if there are any, after `start` on every rank.
-Outcome Train(const JobSpec& job, const Way& way, bool offloads, int steps,
+Outcome Train(const JobSpec& job, const RunConfig& way, bool offloads, int steps,
               const Start& start = {}) {
   Outcome outcome;
   outcome.reports.resize(static_cast<size_t>(way.ranks));
@@ -161,7 +161,7 @@ TEST(OffloadedRanks, HaveTheBitsOfRanksWithoutItInEveryStageAndPrecision) {
         JobSpec job = TinyJob(6);
         job.train.log_every_steps = 2;
         job.train.loss_scaling.initial = 0x1p24;  // overflows at first
-        Way way = {2, stage, precision, accumulation};
+        RunConfig way = {2, stage, precision, accumulation};
         const Outcome plain = Train(job, way, false, 6);
         ExpectSame(Train(job, way, true, 6), plain);
         way.optimizer = "nvme";
@@ -187,14 +187,15 @@ TEST(OffloadedRanks, HaveThemInGroupsAndWithWhatElseATrainingHas) {
   frozen.train.gradient_noise_scale = true;
   for (const JobSpec& job : {averaged, frozen}) {
     for (const int64_t stage : {0, 1, 2, 3}) {
-      for (const Way& way : {Way{3, stage, "bf16", 2}, Way{4, stage, "fp32", 3, 2}}) {
+      for (const RunConfig& way :
+           {RunConfig{3, stage, "bf16", 2}, RunConfig{4, stage, "fp32", 3, 2}}) {
         if (stage == 0 && way.shard_ranks > 0) continue;
         SCOPED_TRACE(job.model.family + ", stage " + std::to_string(stage) + ", " +
                      std::to_string(way.ranks) + " ranks");
         const Outcome plain = Train(job, way, false, 3);
         ExpectSame(Train(job, way, true, 3), plain);
         if (job.train.averaging.kind != "none") continue;
-        Way filed = way;
+        RunConfig filed = way;
         filed.optimizer = filed.parameters = "nvme";
         ExpectSame(Train(job, filed, true, 3), plain, stage == 1 || stage == 2);
       }
@@ -209,7 +210,7 @@ TEST(OffloadedRanks, ParametersAndActivationsWaitOnTheHostOfEachRank) {
     for (const char* optimizer : {"none", "host"}) {
       const bool host = optimizer == std::string("host");
       SCOPED_TRACE(std::string(optimizer) + ", stage " + std::to_string(stage));
-      const Way way = {2, stage, "bf16", 2, 0, optimizer, host ? "host" : "none", "host"};
+      const RunConfig way = {2, stage, "bf16", 2, 0, optimizer, host ? "host" : "none", "host"};
       ExpectSame(Train(job, way, true, 3), Train(job, way, false, 3));
     }
   }
@@ -223,7 +224,7 @@ TEST(OffloadedRanks, ParametersStandInAFileOfEachRank) {
     for (const int64_t stage : {0, 1, 2, 3}) {
       for (const auto& [optimizer, accumulation] : {std::pair("host", 1), std::pair("nvme", 3)}) {
         SCOPED_TRACE(std::string(precision) + " " + optimizer + ", stage " + std::to_string(stage));
-        const Way way = {2, stage, precision, accumulation, 0, optimizer, "nvme", "host"};
+        const RunConfig way = {2, stage, precision, accumulation, 0, optimizer, "nvme", "host"};
         ExpectSame(Train(job, way, true, 3), Train(job, way, false, 3), stage == 1 || stage == 2);
       }
     }
@@ -232,7 +233,7 @@ TEST(OffloadedRanks, ParametersStandInAFileOfEachRank) {
 
 TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
   const JobSpec job = TinyJob(12);
-  const auto hop = [&](const Way& from, bool first, const Way& to, bool second) {
+  const auto hop = [&](const RunConfig& from, bool first, const RunConfig& to, bool second) {
     FaultEnv env;
     ASSERT_TRUE(env.CreateDirs("/c").ok());
     CheckpointManifest manifest;
@@ -260,11 +261,11 @@ TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
     EXPECT_EQ(Differing(Train(job, to, second, 0, load).state.tensors, saved.state.tensors), "");
     ExpectSame(Train(job, to, second, 2, load), Train(job, to, false, 2, load));
   };
-  const Way one = {1, 0}, two = {2, 1}, three = {3, 2}, plain = {2, 0};
-  const Way parts = {4, 3};
-  Way file = two, alone = one;
+  const RunConfig one = {1, 0}, two = {2, 1}, three = {3, 2}, plain = {2, 0};
+  const RunConfig parts = {4, 3};
+  RunConfig file = two, alone = one;
   file.optimizer = alone.optimizer = "nvme";
-  Way all_in_files = plain;
+  RunConfig all_in_files = plain;
   all_in_files.optimizer = all_in_files.parameters = "nvme";
   hop(two, true, three, true);
   hop(three, true, two, true);
@@ -284,7 +285,7 @@ TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
   hop(parts, true, file, true);
   hop(three, true, parts, true);
   hop(parts, true, parts, false);
-  Way filed_parts = parts, filed_three = three;
+  RunConfig filed_parts = parts, filed_three = three;
   filed_parts.parameters = filed_three.parameters = "nvme";
   hop(filed_parts, true, filed_three, true);
   hop(filed_three, true, parts, false);
@@ -379,7 +380,7 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
         const bool in_file = parameters == std::string("nvme");
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) +
                      " ranks, optimizer " + optimizer + ", parameters " + parameters);
-        Way way = {ranks, stage, "fp32", 2};
+        RunConfig way = {ranks, stage, "fp32", 2};
         way.optimizer = optimizer;
         way.parameters = stage > 2 && !in_file ? "host" : parameters;
         const Outcome run = Train(job, way, true, 2);

@@ -32,12 +32,13 @@ const Refusal kOverParameterizationRefusals[] = {
      "resources.zero_stage 0"},
     {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices",
      "data parallelism alone"},
-    {&kOverParameterization, &kReplay, kNotYet, kOneOfTwo},
-    {&kOverParameterization, &kMeshDeterminism, kNotYet, kOneOfTwo},
-    {&kOverParameterization, &kPipelineParallel, kNotYet, "data parallelism alone"},
-    {&kOverParameterization, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
-    {&kOverParameterization, &kLocalSteps, kNotYet, kOneOfTwo},
-    {&kOverParameterization, &kExperts, kNotYet, kOneOfTwo},
+    {&kOverParameterization, &kReplay, kPlainPasses, kOneOfTwo},
+    {&kOverParameterization, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+    {&kOverParameterization, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
+    {&kOverParameterization, &kOffloadOptimizer, kOnDeviceAlone,
+     "resources.offload_optimizer none"},
+    {&kOverParameterization, &kLocalSteps, kSummedEveryStep, kOneOfTwo},
+    {&kOverParameterization, &kExperts, kDenseLayersAlone, kOneOfTwo},
 };
 
 /// A trained matrix of a block that one of the patterns names, or every one when there are none.

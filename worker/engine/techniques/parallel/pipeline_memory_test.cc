@@ -118,9 +118,9 @@ TEST(PipelineMemory, OfCodesAndSegmentsIsWhatIsPredicted) {
     ExpectTakeWhatIsPredicted(c);
   }
   // Each alone: the two together are refused.
-  MeshCase codes = Piped(gpt2, "zero_bubble", {3, 2}, "recompute"), segments = codes;
-  codes.plan.activation_bits = 2;
-  ExpectTakeWhatIsPredicted(codes);
+  MeshCase compressed = Piped(gpt2, "zero_bubble", {3, 2}, "recompute"), segments = compressed;
+  compressed.plan.activation_bits = 2;
+  ExpectTakeWhatIsPredicted(compressed);
   segments.plan.recompute_segment = 2;
   ExpectTakeWhatIsPredicted(segments);
 }

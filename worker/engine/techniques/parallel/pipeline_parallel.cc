@@ -41,13 +41,14 @@ Status PipelineParallel::Connect() {
                          gradients ? "gradients of stages" : "activations of stages"));
       if (touched < 0) continue;
       const bool upper = own == touched;
-      const Way way = gradients ? (upper ? Way::kFromNext : Way::kToPrevious)
-                                : (upper ? Way::kToNext : Way::kFromPrevious);
-      On(way).peer = 1 - group->rank();
+      const Direction direction = gradients
+                                      ? (upper ? Direction::kFromNext : Direction::kToPrevious)
+                                      : (upper ? Direction::kToNext : Direction::kFromPrevious);
+      On(direction).peer = 1 - group->rank();
       const bool sends = upper != gradients;
-      WEFT_RETURN_IF_ERROR(group->OpenWay(sends ? group->rank() : On(way).peer,
-                                          sends ? On(way).peer : group->rank()));
-      On(way).group = std::move(group);
+      WEFT_RETURN_IF_ERROR(group->OpenChannel(sends ? group->rank() : On(direction).peer,
+                                              sends ? On(direction).peer : group->rank()));
+      On(direction).group = std::move(group);
     }
   }
   if (!options_.tied) return OkStatus();
@@ -65,22 +66,24 @@ Result<const PipelineSchedule*> PipelineParallel::ScheduleOf(int64_t micro_batch
   return &schedules_.emplace(micro_batches, std::move(schedule)).first->second;
 }
 
-Work PipelineParallel::Send(const Stream& stream, Way way, const TensorView& values) {
-  return On(way).group->Send(stream, values, On(way).peer,
-                             way == Way::kToNext ? "send activations" : "send gradients");
+Work PipelineParallel::Send(const Stream& stream, Direction direction, const TensorView& values) {
+  return On(direction).group->Send(
+      stream, values, On(direction).peer,
+      direction == Direction::kToNext ? "send activations" : "send gradients");
 }
 
-Work PipelineParallel::Receive(const Stream& stream, Way way, const TensorView& values) {
-  return On(way).group->Receive(
-      stream, values, On(way).peer,
-      way == Way::kFromPrevious ? "receive activations" : "receive gradients");
+Work PipelineParallel::Receive(const Stream& stream, Direction direction,
+                               const TensorView& values) {
+  return On(direction).group->Receive(
+      stream, values, On(direction).peer,
+      direction == Direction::kFromPrevious ? "receive activations" : "receive gradients");
 }
 
-double PipelineParallel::BytesOn(Way way) const {
-  const End& end = ends_[static_cast<size_t>(way)];
+double PipelineParallel::BytesOn(Direction direction) const {
+  const End& end = ends_[static_cast<size_t>(direction)];
   if (end.group == nullptr) return 0;
   const CollectiveTotals totals = end.group->account().totals(CollectiveKind::kExchange);
-  const bool sends = way == Way::kToNext || way == Way::kToPrevious;
+  const bool sends = direction == Direction::kToNext || direction == Direction::kToPrevious;
   return sends ? totals.sent_bytes : totals.bytes;
 }
 

@@ -53,16 +53,16 @@ class PipelineParallel {
   bool SendsGradients(int64_t chunk) const { return StageOf(chunk) > first_trained_stage(); }
 
   /// One of the ways that messages take from this rank or to it.
-  enum class Way : uint8_t {
+  enum class Direction : uint8_t {
     kToNext,        ///< What a stage computes, to the stage after it.
     kFromPrevious,  ///< The same, where it arrives.
     kToPrevious,    ///< Gradients of what a stage reads, to the stage before it.
     kFromNext,
   };
-  Work Send(const Stream& stream, Way way, const TensorView& values);
-  Work Receive(const Stream& stream, Way way, const TensorView& values);
+  Work Send(const Stream& stream, Direction direction, const TensorView& values);
+  Work Receive(const Stream& stream, Direction direction, const TensorView& values);
   /// Bytes that have gone a way so far, by the account of its group.
-  double BytesOn(Way way) const;
+  double BytesOn(Direction direction) const;
 
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values) const;
@@ -87,11 +87,11 @@ class PipelineParallel {
       : stages_(stages), options_(options) {}
   Status Connect();
   int64_t StageOf(int64_t chunk) const { return chunk * degree() + rank(); }
-  End& On(Way way) { return ends_[static_cast<size_t>(way)]; }
+  End& On(Direction direction) { return ends_[static_cast<size_t>(direction)]; }
 
   Collective* stages_;
   Options options_;
-  End ends_[4];                         ///< By Way.
+  End ends_[4];                         ///< By Direction.
   std::unique_ptr<Collective> shared_;  ///< The first and the last rank, where they share.
   std::map<int64_t, PipelineSchedule> schedules_;  ///< By number of micro-batches.
 };

@@ -181,13 +181,13 @@ Outcome Train(const Case& c, Collective& world) {
     outcome.reports.push_back(*report);
   }
   if (rank.pipeline != nullptr) {
-    using Way = PipelineParallel::Way;
+    using Direction = PipelineParallel::Direction;
     outcome.stage_rank = rank.pipeline->rank();
     outcome.peak_in_flight = rank.trainer->peak_in_flight();
-    outcome.to_next = rank.pipeline->BytesOn(Way::kToNext);
-    outcome.to_previous = rank.pipeline->BytesOn(Way::kToPrevious);
-    outcome.from_previous = rank.pipeline->BytesOn(Way::kFromPrevious);
-    outcome.from_next = rank.pipeline->BytesOn(Way::kFromNext);
+    outcome.to_next = rank.pipeline->BytesOn(Direction::kToNext);
+    outcome.to_previous = rank.pipeline->BytesOn(Direction::kToPrevious);
+    outcome.from_previous = rank.pipeline->BytesOn(Direction::kFromPrevious);
+    outcome.from_next = rank.pipeline->BytesOn(Direction::kFromNext);
   }
   auto evaluation = rank.trainer->Evaluate();
   WEFT_CHECK(evaluation.ok(), evaluation.status().message());

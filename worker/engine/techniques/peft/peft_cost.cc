@@ -184,16 +184,19 @@ const Feature& kFactorsComeAndGo = kSettings[17];
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kNoBlocks, "there are no layers to adapt", "model.layers 1 or more"},
-      {&kPeft, &kTensorParallel2d, kNotYet, "resources.tensor_rows 1"},
-      {&kPeft, &kExpertParallel, kNotYet, "resources.expert_parallel 1"},
-      {&kPeft, &kParametersInFile, kNotYet, "resources.offload_parameters host"},
+      {&kPeft, &kTensorParallel2d, kBothSides, "resources.tensor_rows 1"},
+      {&kPeft, &kExpertParallel, "adapters of experts would have to be on the ranks of these",
+       "resources.expert_parallel 1"},
+      {&kPeft, &kParametersInFile, "sizes of files are those of what is trained",
+       "resources.offload_parameters host"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
        "resources.offload_optimizer host without device_updated_units"},
       {&kPeft, &OverParameterizationTechniqueCost().feature(),
        "one trains more numbers than a weight has, the other fewer", kOneOfTwo},
-      {&kPeft, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kPeft, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kPeft, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kPeft, &Sparse24TechniqueCost().feature(), kOneProducts, kOneOfTwo},
+      {&kPeft, &StructuredMatricesTechniqueCost().feature(), kOneProducts, kOneOfTwo},
+      {&kPeft, &StructuredPruningTechniqueCost().feature(),
+       "the units that it removes are of frozen weights", kOneOfTwo},
       {&kPeft, &PruningTechniqueCost().feature(), "the weights that it removes are frozen",
        kOneOfTwo},
       {&kPeft, &kFreeze, "it says what is trained",
@@ -203,19 +206,20 @@ std::vector<Refusal> Rows() {
   const auto add_formats = [&](const Feature& feature, std::string_view hint) {
     for (const TechniqueCost* technique : TechniqueCosts()) {
       if (technique->precision() == nullptr) continue;
-      rows.push_back({&feature, &technique->feature(), kNotYet, hint});
+      rows.push_back({&feature, &technique->feature(), kOneProducts, hint});
     }
   };
   add_formats(kMerges, "model.peft.method lora, or train.precision bf16");
   add_formats(kDroppedDora, "model.peft.dropout 0, or train.precision bf16");
-  rows.push_back(
-      {&kMakesWeights, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
+  rows.push_back({&kMakesWeights, &kOffloadParameters,
+                  "weights would have to be made again of what comes from the host",
+                  "resources.offload_parameters none"});
   rows.push_back({&kFactorsComeAndGo, &kZeroBubble,
                   "when deferred gradients need the factors, they are gone",
                   "resources.pipeline_schedule 1f1b"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
-  rows.push_back({&kNotLora, &kExperts, kNotYet, "model.peft.method lora"});
+  rows.push_back({&kNotLora, &kExperts, kDenseLayersAlone, "model.peft.method lora"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});
@@ -232,16 +236,21 @@ std::vector<Refusal> Rows() {
        "data.mask_documents false"},
       {&kVirtualTokens, &kNoConcatenation, "memory is predicted for a sequence a row",
        "data.batching concatenate"},
-      {&kVirtualTokens, &kEncoder, kNotYet, "model.family gpt2 or llama"},
+      {&kVirtualTokens, &kEncoder, "virtual tokens are those of models that predict the next token",
+       "model.family gpt2 or llama"},
       {&kVirtualTokens, &kSlidingWindow, "a window leaves virtual tokens behind",
        "model.sliding_window 0"},
-      {&kVirtualTokens, &kEmbeddingWidth, kNotYet, "model.embedding_width 0"},
-      {&kVirtualTokens, &StochasticDepthTechniqueCost().settings().front(), kNotYet,
+      {&kVirtualTokens, &kEmbeddingWidth,
+       "virtual tokens would have to go through the projection of the embedding",
+       "model.embedding_width 0"},
+      {&kVirtualTokens, &StochasticDepthTechniqueCost().settings().front(),
+       "sequences would have to be skipped with their virtual tokens",
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
-  rows.push_back(
-      {&kVirtualPositions, &kSequenceParallel, kNotYet, "resources.sequence_parallel false"});
+  rows.push_back({&kVirtualPositions, &kSequenceParallel,
+                  "ranks would have to divide virtual tokens with the others",
+                  "resources.sequence_parallel false"});
   rows.push_back({&kDropsInputs, &kContextParallel, "masks are drawn for whole sequences",
                   "model.peft.dropout 0"});
   rows.push_back({&kDropsInputs, &StochasticDepthTechniqueCost().settings().front(),
@@ -249,29 +258,34 @@ std::vector<Refusal> Rows() {
                   "model.peft.dropout 0, or model.stochastic_depth.mode batch"});
   const Refusal of_adalora[] = {
       {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
-      {&kAdaLora, &kReplay, kNotYet, kOneOfTwo},
-      {&kAdaLora, &kMeshDeterminism, kNotYet, kOneOfTwo},
+      {&kAdaLora, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kAdaLora, &kMeshDeterminism, kOtherBits, kOneOfTwo},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
-      {&kAdaLora, &kGradientClipValue, kNotYet, "train.gradient_clip_norm"},
+      {&kAdaLora, &kGradientClipValue, "it clips by the norm alone", "train.gradient_clip_norm"},
       {&kAdaLora, &kScheduleFree, "its average keeps what is masked", "another optimizer"},
       {&kAdaLora, &kDelayedUpdate, "ranks are chosen once an update has been made",
        "resources.delayed_update false"},
   };
   rows.insert(rows.end(), std::begin(of_adalora), std::end(of_adalora));
   const Refusal of_joint_adapters[] = {
-      {&kJointAdapters, &kNotLora, kNotYet, "model.peft.method lora"},
-      {&kJointAdapters, &kDora, kNotYet, "model.peft.use_dora false"},
+      {&kJointAdapters, &kNotLora, "the method would have to adapt a part of the rows alone",
+       "model.peft.method lora"},
+      {&kJointAdapters, &kDora, "magnitudes would have to be those of each adapter's rows",
+       "model.peft.use_dora false"},
       {&kJointAdapters, &kDecomposes, "each is taken off the weight that all share",
        "model.peft.init default"},
       {&kJointAdapters, &kImportsAdapter, "the folder has one adapter", "a job for each"},
       {&kJointAdapters, &kSavesModules, "the network that all adapters share stays as it is",
        "leave model.peft.modules_to_save out"},
-      {&kJointAdapters, &kTokenAdapters, kNotYet,
+      {&kJointAdapters, &kTokenAdapters,
+       "tokens would have to be looked up in the table of each adapter",
        "adapters of linear layers alone, without trainable_token_indices"},
-      {&kJointAdapters, &kLocalSteps, kNotYet, "train.local_steps 1"},
-      {&kJointAdapters, &kBatchWarmup, kNotYet, "train.batch_warmup_steps 0"},
-      {&kJointAdapters, &kMeshDeterminism, kNotYet, kOneOfTwo},
-      {&kJointAdapters, &kEncoder, kNotYet, "model.family gpt2 or llama"},
+      {&kJointAdapters, &kLocalSteps, kSummedEveryStep, "train.local_steps 1"},
+      {&kJointAdapters, &kBatchWarmup, "a batch that grows would have to keep equal parts",
+       "train.batch_warmup_steps 0"},
+      {&kJointAdapters, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+      {&kJointAdapters, &kEncoder, "the loss of each adapter is that of next tokens",
+       "model.family gpt2 or llama"},
       {&kJointAdapters, &StochasticDepthTechniqueCost().settings().front(),
        "sequences of a batch are left out, and an adapter has its part of all",
        "model.stochastic_depth.mode batch"},
@@ -280,7 +294,7 @@ std::vector<Refusal> Rows() {
   };
   rows.insert(rows.end(), std::begin(of_joint_adapters), std::end(of_joint_adapters));
   rows.push_back(
-      {&kTokenAdapters, &kOffloadParameters, kNotYet, "resources.offload_parameters none"});
+      {&kTokenAdapters, &kOffloadParameters, kOnDeviceAlone, "resources.offload_parameters none"});
   return rows;
 }
 

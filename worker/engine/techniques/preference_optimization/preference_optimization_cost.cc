@@ -45,8 +45,8 @@ class PreferenceOptimizationCost : public TechniqueCost {
     static const Refusal rows[] = {
         {&kPreference, &kPipelineParallel,
          "a batch is judged as a whole before its gradients are computed", "other kinds of ranks"},
-        {&kPreference, &kReplay, kNotYet, kOneOfTwo},
-        {&kPreference, &kMeshDeterminism, kNotYet, kOneOfTwo},
+        {&kPreference, &kReplay, kPlainPasses, kOneOfTwo},
+        {&kPreference, &kMeshDeterminism, kOtherBits, kOneOfTwo},
         {&kPreference, &kLocalSteps, "a batch is judged as a whole, by all ranks", kOneOfTwo},
         {&kPreference, &kExperts, "balancing losses and capacities are those of tokens",
          "model.experts 0"},
@@ -56,7 +56,8 @@ class PreferenceOptimizationCost : public TechniqueCost {
         {&kPreference, &StochasticDepthTechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
         {&kPreference, &Fp8TechniqueCost().feature(), kOtherNetwork, "train.precision bf16"},
         {&kPreference, &Sparse24TechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
-        {&kPreference, &JointAdaptersFeature(), kNotYet, kOneOfTwo},
+        {&kPreference, &JointAdaptersFeature(),
+         "pairs would have to be judged for each adapter by itself", kOneOfTwo},
         {&kPreference, &GradientNoiseScaleTechniqueCost().feature(),
          "a micro-batch may hold half a pair", kOneOfTwo},
     };

@@ -538,16 +538,17 @@ TEST(PruningTest, MeshesTrainAsOneRankDoes) {
          c.plan.mesh.expert = 2;
        }},
   };
-  struct Way {
+  struct RunConfig {
     std::string method, distribution;
     bool whole_network;  ///< Needed.
   };
-  const std::vector<Way> ways = {{"rigl", "erk", false},      {"set", "uniform", false},
-                                 {"magnitude", "erk", false}, {"snip", "uniform", false},
-                                 {"snip", "global", true},    {"grasp", "uniform", false},
-                                 {"synflow", "global", true}, {"lottery_ticket", "uniform", false}};
+  const std::vector<RunConfig> ways = {
+      {"rigl", "erk", false},      {"set", "uniform", false},
+      {"magnitude", "erk", false}, {"snip", "uniform", false},
+      {"snip", "global", true},    {"grasp", "uniform", false},
+      {"synflow", "global", true}, {"lottery_ticket", "uniform", false}};
   for (const Mesh& mesh : meshes) {
-    for (const Way& way : ways) {
+    for (const RunConfig& way : ways) {
       if (way.whole_network && !mesh.whole_network) continue;
       SCOPED_TRACE(mesh.name + ", " + way.method + " " + way.distribution);
       MeshCase c{PrunedJob(Spec(way.method, 0.3, way.distribution)), TinyPlan("fp32", 2, 1)};

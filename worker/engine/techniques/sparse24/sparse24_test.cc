@@ -339,11 +339,11 @@ TEST(Sparse24, MemoryIsWhatIsPredicted) {
 }
 
 TEST(Sparse24, MeshesTrainAsOneRankDoes) {
-  struct Way {
+  struct RunConfig {
     std::string name;
     void (*change)(MeshCase& c);
   };
-  const std::vector<Way> ways = {
+  const std::vector<RunConfig> ways = {
       {"data 2, one sequence a micro-batch",
        [](MeshCase& c) {
          c.plan.mesh.data = 2;
@@ -369,7 +369,7 @@ TEST(Sparse24, MeshesTrainAsOneRankDoes) {
   for (const ModelSpec& model : {TinyModel(), Llama()}) {
     for (const char* method :
          {"masked_decay", "sr_ste", "s_ste", "slope", "step", "search", "activations"}) {
-      for (const Way& way : ways) {
+      for (const RunConfig& way : ways) {
         if (std::string(method) == "s_ste" && way.name.starts_with("tensor")) continue;
         if (std::string(method) == "activations" && model.family == "llama") continue;
         SCOPED_TRACE(model.family + ", " + method + ", " + way.name);

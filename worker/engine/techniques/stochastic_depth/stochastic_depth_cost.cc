@@ -44,7 +44,8 @@ const Refusal kStochasticDepthRefusals[] = {
      "model.attention_dropout 0, or model.stochastic_depth.mode batch"},
     {&kOfSequences, &kActivationCompression,
      "values are rounded by their position in the whole batch", kBatchMode},
-    {&kOfSequences, &kExperts, kNotYet, kBatchMode},
+    {&kOfSequences, &kExperts, "routers would have to leave out the tokens of skipped sequences",
+     kBatchMode},
 };
 
 class StochasticDepthCost : public TechniqueCost {

@@ -452,11 +452,11 @@ TEST(StochasticDepthTest, ARestoredStateGoesOnBitForBit) {
 
 // With one sequence a micro-batch ranks keep different branches.
 TEST(StochasticDepthTest, MeshesTrainAsOneRankDoes) {
-  struct Way {
+  struct RunConfig {
     std::string name;
     void (*change)(MeshCase& c);
   };
-  const std::vector<Way> ways = {
+  const std::vector<RunConfig> ways = {
       {"data 4", [](MeshCase& c) { c.plan.mesh.data = 4; }},
       {"data 4, one sequence a micro-batch",
        [](MeshCase& c) {
@@ -502,7 +502,7 @@ TEST(StochasticDepthTest, MeshesTrainAsOneRankDoes) {
        }},
   };
   for (const char* mode : {"batch", "sample"}) {
-    for (const Way& way : ways) {
+    for (const RunConfig& way : ways) {
       SCOPED_TRACE(std::string(mode) + ", " + way.name);
       constexpr int64_t kBatch = 8;
       MeshCase c{TinyJob(kBatch), TinyPlan("fp32", 2, 1)};

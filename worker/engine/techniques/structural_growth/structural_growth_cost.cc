@@ -41,13 +41,13 @@ constexpr std::string_view kOtherGrowth = "growth.method stack or fpi";
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kStructuralGrowth, &kReplay, kNotYet, kOneOfTwo},
-      {&kStructuralGrowth, &kMeshDeterminism, kNotYet, kOneOfTwo},
+      {&kStructuralGrowth, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kStructuralGrowth, &kMeshDeterminism, kOtherBits, kOneOfTwo},
       {&kStructuralGrowth, &kTimedRounds, "ranks would evaluate at masks of different steps",
        "train.local_steps in place of local_round_seconds"},
       {&kStructuralGrowth, &kTensorParallel2d, "norms weigh the columns of whole rows",
        "resources.tensor_rows 1"},
-      {&kStructuralGrowth, &kExperts, kNotYet, kOtherGrowth},
+      {&kStructuralGrowth, &kExperts, kDenseLayersAlone, kOtherGrowth},
       {&kStructuralGrowth, &kDistinctBlocks, "a block would be new in some of its layers alone",
        "model.distinct_blocks 0"},
   };

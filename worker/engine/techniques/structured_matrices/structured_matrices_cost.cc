@@ -97,17 +97,21 @@ Status CheckSizes(const ModelSpec& model) {
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kStructuredMatrices, &kTensorParallel, kNotYet, "data or pipeline parallelism"},
-      {&kStructuredMatrices, &kExperts, kNotYet, kOneOfTwo},
-      {&kStructuredMatrices, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
+      {&kStructuredMatrices, &kTensorParallel,
+       "the tensors in place of a weight would have to be divided among ranks",
+       "data or pipeline parallelism"},
+      {&kStructuredMatrices, &kExperts, kDenseLayersAlone, kOneOfTwo},
+      {&kStructuredMatrices, &kOffloadOptimizer, kOnDeviceAlone,
+       "resources.offload_optimizer none"},
       {&kStructuredMatrices, &OverParameterizationTechniqueCost().feature(),
        "one makes a weight of more numbers, the other of fewer", kOneOfTwo},
-      {&kStructuredMatrices, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kStructuredMatrices, &Sparse24TechniqueCost().feature(), kOneProducts, kOneOfTwo},
   };
   // Formats of products that are techniques themselves.
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->precision() == nullptr) continue;
-    rows.push_back({&kStructuredMatrices, &technique->feature(), kNotYet, "train.precision bf16"});
+    rows.push_back(
+        {&kStructuredMatrices, &technique->feature(), kOneProducts, "train.precision bf16"});
   }
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "patterns that name the same weights of all blocks"});

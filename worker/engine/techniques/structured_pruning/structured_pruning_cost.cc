@@ -56,6 +56,7 @@ const Feature& kNeurons = kSettings[1];
 
 constexpr std::string_view kWholeMatrices = "coefficients are of whole matrices";
 constexpr std::string_view kTrainedOutputs = "coefficients are trained with the weights they scale";
+constexpr std::string_view kUnitsOfFactors = "units would have to be left out of factors";
 constexpr std::string_view kLeftOut = "leave it out of model.freeze";
 
 class StructuredPruningCost : public TechniqueCost {
@@ -69,21 +70,25 @@ class StructuredPruningCost : public TechniqueCost {
         {&kStructuredPruning, &kZero, "coefficients need the whole gradient of a weight",
          "resources.zero_stage 0"},
         {&kStructuredPruning, &kTensorParallel, kWholeMatrices, "data parallelism alone"},
-        {&kStructuredPruning, &kPipelineParallel, kNotYet, "data parallelism alone"},
-        {&kStructuredPruning, &kOffloadOptimizer, kNotYet, "resources.offload_optimizer none"},
-        {&kStructuredPruning, &kReplay, kNotYet, kOneOfTwo},
-        {&kStructuredPruning, &kMeshDeterminism, kNotYet, kOneOfTwo},
+        {&kStructuredPruning, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
+        {&kStructuredPruning, &kOffloadOptimizer, kOnDeviceAlone,
+         "resources.offload_optimizer none"},
+        {&kStructuredPruning, &kReplay, kPlainPasses, kOneOfTwo},
+        {&kStructuredPruning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
         {&kStructuredPruning, &kLocalSteps, "each rank would keep other units", kOneOfTwo},
-        {&kStructuredPruning, &kExperts, kNotYet, kOneOfTwo},
+        {&kStructuredPruning, &kExperts, kDenseLayersAlone, kOneOfTwo},
         {&kStructuredPruning, &kBf16Pure, "steps of coefficients near 1 are lost in bf16",
          "train.precision bf16"},
         {&kStructuredPruning, &kLossScaling,
          "penalties would be added to gradients that have a scale", "train.precision bf16"},
         {&kStructuredPruning, &kScheduleFree, "the export of a search has the initial weights",
          "another optimizer"},
-        {&kStructuredPruning, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
-        {&kStructuredPruning, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
-        {&kStructuredPruning, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
+        {&kStructuredPruning, &OverParameterizationTechniqueCost().feature(), kUnitsOfFactors,
+         kOneOfTwo},
+        {&kStructuredPruning, &Sparse24TechniqueCost().feature(),
+         "each leaves weights out by masks of its own", kOneOfTwo},
+        {&kStructuredPruning, &StructuredMatricesTechniqueCost().feature(), kUnitsOfFactors,
+         kOneOfTwo},
         {&kHeads, &kOtherThanLlama,
          "config.json has no head_dim, and heads are hidden_size over their number",
          "model.structured_pruning.head_density 1"},

@@ -34,28 +34,35 @@ const Feature kValueLearning = {
                  job.train.value_learning.base.import_path;
         }};
 
+constexpr std::string_view kUndivided =
+    "the other network would have to be divided as the model is";
 constexpr std::string_view kTwoNetworks =
     "the logits of the other network would be added to those of two networks";
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kValueLearning, &kContextParallel, kNotYet, "resources.context_parallel 1"},
-      {&kValueLearning, &kPipelineParallel, kNotYet, "resources.pipeline_parallel 1"},
-      {&kValueLearning, &kOffloadOptimizer, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kLocalSteps, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kReplay, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kMeshDeterminism, kNotYet, kOneOfTwo},
-      {&kValueLearning, &kPhases, kNotYet, "a job for each network"},
-      {&kValueLearning, &kExperts, kNotYet, kOneOfTwo},
+      {&kValueLearning, &kContextParallel, kUndivided, "resources.context_parallel 1"},
+      {&kValueLearning, &kPipelineParallel, kUndivided, "resources.pipeline_parallel 1"},
+      {&kValueLearning, &kOffloadOptimizer, "the other network would have to be offloaded, too",
+       kOneOfTwo},
+      {&kValueLearning, &kLocalSteps, kSummedEveryStep, kOneOfTwo},
+      {&kValueLearning, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kValueLearning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
+      {&kValueLearning, &kPhases, "the other network would have to grow with the model",
+       "a job for each network"},
+      {&kValueLearning, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kValueLearning, &kEncoder, "logits are added that predict the next token",
        "model.family gpt2 or llama"},
-      {&kValueLearning, &Fp8TechniqueCost().feature(), kNotYet, "train.precision bf16"},
+      {&kValueLearning, &Fp8TechniqueCost().feature(),
+       "the other network would have to be computed in FP8, too", "train.precision bf16"},
       {&kValueLearning, &PeftTechniqueCost().feature(),
        "adapters change the network itself, so that none need be added", kOneOfTwo},
       {&kValueLearning, &LowRankCoreTechniqueCost().feature(), kTwoNetworks, kOneOfTwo},
       {&kValueLearning, &NestedModelTechniqueCost().feature(), kTwoNetworks, kOneOfTwo},
-      {&kValueLearning, &PreferenceOptimizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kValueLearning, &StructuralGrowthTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kValueLearning, &PreferenceOptimizationTechniqueCost().feature(),
+       "answers would have to be judged by the sum of two logits", kOneOfTwo},
+      {&kValueLearning, &StructuralGrowthTechniqueCost().feature(),
+       "the other network would have to grow with the model", kOneOfTwo},
   };
   return rows;
 }

@@ -49,26 +49,34 @@ const Feature& kResultsAgain = kSettings[0];
 /// FourBitFormat::block_size
 constexpr int64_t kSmallestBlock = 32;
 
+constexpr std::string_view kFrozenWords =
+    "quantised weights are frozen, and the other technique changes them";
+
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kWeightQuantization, &kTensorParallel2d, "a row of a part of a weight would cut blocks",
        "resources.tensor_rows 1"},
-      {&kWeightQuantization, &kParametersInFile, kNotYet, "resources.offload_parameters host"},
-      {&kWeightQuantization, &kExperts, kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &kParametersInFile,
+       "words would have to come from files in place of numbers",
+       "resources.offload_parameters host"},
+      {&kWeightQuantization, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
        "resources.recompute block or auto, recompute_segment 1"},
-      {&kWeightQuantization, &OverParameterizationTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kWeightQuantization, &Sparse24TechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kWeightQuantization, &StructuredMatricesTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kWeightQuantization, &StructuredPruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
-      {&kWeightQuantization, &PruningTechniqueCost().feature(), kNotYet, kOneOfTwo},
+      {&kWeightQuantization, &OverParameterizationTechniqueCost().feature(), kFrozenWords,
+       kOneOfTwo},
+      {&kWeightQuantization, &Sparse24TechniqueCost().feature(), kFrozenWords, kOneOfTwo},
+      {&kWeightQuantization, &StructuredMatricesTechniqueCost().feature(), kFrozenWords, kOneOfTwo},
+      {&kWeightQuantization, &StructuredPruningTechniqueCost().feature(), kFrozenWords, kOneOfTwo},
+      {&kWeightQuantization, &PruningTechniqueCost().feature(), kFrozenWords, kOneOfTwo},
       {&kWeightQuantization, &kReadFrozenWeights,
        "the technique computes with the values of frozen weights, as loha, lokr, oft and vera do",
        "model.peft.method lora"},
   };
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->precision() == nullptr) continue;
-    rows.push_back({&kWeightQuantization, &technique->feature(), kNotYet, "train.precision bf16"});
+    rows.push_back({&kWeightQuantization, &technique->feature(),
+                    "operands would have to be made of blocks that are dequantised",
+                    "train.precision bf16"});
   }
   rows.push_back({&kResultsAgain, &kZeroBubble,
                   "when deferred gradients need them, other weights have been dequantised",

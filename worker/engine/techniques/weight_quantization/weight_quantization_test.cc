@@ -407,31 +407,31 @@ std::vector<std::vector<char>> HeldWords(const ParameterSet& parameters) {
 
 // Of some rows or columns, of successive elements, and of both; scales in bytes and in f32.
 TEST(WeightQuantization, CheckpointsAreReadOnOtherMeshesBitForBit) {
-  struct Way {
+  struct RunConfig {
     const char* name;
     void (*change)(Plan& plan);
   };
-  const Way one = {"one rank", [](Plan&) {}};
-  const Way sharded = {"data, sharded parameters", [](Plan& plan) {
-                         plan.mesh.data = 2;
-                         plan.zero_stage = 3;
-                       }};
-  const Way tensor = {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }};
-  const Way both = {"tensor and data, sharded parameters", [](Plan& plan) {
-                      plan.mesh.tensor = plan.mesh.data = 2;
-                      plan.zero_stage = 3;
-                    }};
-  const Way stages = {"tensor and pipeline", [](Plan& plan) {
-                        plan.mesh.tensor = plan.mesh.pipeline = 2;
-                        plan.stage_blocks = {1, 1};
-                      }};
+  const RunConfig one = {"one rank", [](Plan&) {}};
+  const RunConfig sharded = {"data, sharded parameters", [](Plan& plan) {
+                               plan.mesh.data = 2;
+                               plan.zero_stage = 3;
+                             }};
+  const RunConfig tensor = {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }};
+  const RunConfig both = {"tensor and data, sharded parameters", [](Plan& plan) {
+                            plan.mesh.tensor = plan.mesh.data = 2;
+                            plan.zero_stage = 3;
+                          }};
+  const RunConfig stages = {"tensor and pipeline", [](Plan& plan) {
+                              plan.mesh.tensor = plan.mesh.pipeline = 2;
+                              plan.stage_blocks = {1, 1};
+                            }};
   for (const char* family : {"gpt2", "llama"}) {
     MeshCase c{Job(family), TinyPlan("fp32", 2, 2)};
     c.job.model.width = 64;
     c.job.model.mlp_width = 128;
     c.job.model.weight_quantization.double_quantization = c.job.model.family == "gpt2";
     c.plan.bucket_bytes = 4000;
-    const auto on_ranks = [&](const Way& way, const auto& run) {
+    const auto on_ranks = [&](const RunConfig& way, const auto& run) {
       MeshCase meshes = c;
       way.change(meshes.plan);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
@@ -440,13 +440,13 @@ TEST(WeightQuantization, CheckpointsAreReadOnOtherMeshesBitForBit) {
         run(rank, world);
       });
     };
-    for (const Way& from : {one, sharded, tensor, both, stages}) {
+    for (const RunConfig& from : {one, sharded, tensor, both, stages}) {
       SavedFiles files;
       on_ranks(from, [&](MeshRank& rank, Collective& world) {
         ASSERT_TRUE(rank.trainer->Step().ok());
         files.Write(*rank.trainer, world);
       });
-      for (const Way& to : {one, both}) {
+      for (const RunConfig& to : {one, both}) {
         SCOPED_TRACE(std::string(family) + ", " + from.name + " to " + to.name);
         SavedState read;
         std::mutex mutex;
