@@ -140,7 +140,7 @@ void EquivalenceMatrix::ExpectToGoOn(const Combination& one_rank, const Combinat
 }
 
 /// What a shard compares: combinations by the training on one rank that they make, so that no other
-/// shard makes that one again; those with the same bits beside each other. Shards have about as
+/// shard makes that one again; those with the same bits one after the other. Shards have about as
 /// many.
 std::map<Combination, std::vector<Combination>> WaysOfShard(int shard) {
   std::map<Combination, std::vector<Combination>> by_training, own;
