@@ -40,7 +40,7 @@ class SlowTrainer {
   Environment environment() const { return {{"WEFT_WORKER_TRAINER", path_}}; }
 
  private:
-  std::string path_ = ::testing::TempDir() + "slow_trainer_" + std::to_string(getpid());
+  std::string path_ = ::testing::TempDir() + "slow_trainer";
 };
 
 const Environment kGrowSoon{{"WEFT_COORDINATOR_GROW_AFTER_SECONDS", "1"}};
