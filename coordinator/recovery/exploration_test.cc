@@ -379,7 +379,8 @@ World TwoLongJobs() {
   return World({TriedJob(2, 0), TriedJob(1, 2)});
 }
 
-// All states, with a disturbance that comes at any time. Two at a time have too many of them.
+// All states, with a disturbance that comes at any time. Two at a time have too many of them, but
+// for those below, which have a crash, a wrong loss and a pause alone among theirs.
 
 class OneDisturbance : public testing::TestWithParam<int World::*> {};
 
@@ -390,9 +391,8 @@ TEST_P(OneDisturbance, OfAJobBreaksNoInvariant) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Exploration, OneDisturbance,
-                         testing::Values(&World::cancels, &World::retries, &World::crashes,
-                                         &World::suspicions, &World::replans, &World::drains,
-                                         &World::preemptions, &World::pauses, &World::ends));
+                         testing::Values(&World::cancels, &World::retries, &World::replans,
+                                         &World::drains, &World::preemptions, &World::ends));
 
 TEST(Exploration, ACrashAndAWorkerThatIsWronglyLostBreakNoInvariant) {
   World world = OneJob();
