@@ -25,7 +25,7 @@ class SlowTrainer {
  public:
   SlowTrainer() {
     std::ofstream(path_) << "#!/bin/sh\n[ -e " << path_ << ".hurry ] || "
-                         << "export WEFT_FAILPOINTS=trainer.before_step=sleep:1200\n"
+                         << "export WEFT_FAILPOINTS=trainer.before_step=sleep:1500\n"
                          << "exec " << WEFT_BINARY_DIR "/weft-trainer \"$@\"\n";
     EXPECT_EQ(chmod(path_.c_str(), 0755), 0);
   }
