@@ -379,8 +379,8 @@ World TwoLongJobs() {
   return World({TriedJob(2, 0), TriedJob(1, 2)});
 }
 
-// All states, with a disturbance that comes at any time. Two at a time have too many of them, but
-// for those below, which have a crash, a wrong loss and a pause alone among theirs.
+// All states, with a disturbance that comes at any time. Two at a time have too many of them,
+// except those below, which have a crash, a wrong loss and a pause alone among theirs.
 
 class OneDisturbance : public testing::TestWithParam<int World::*> {};
 
