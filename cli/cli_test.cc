@@ -1,8 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -121,7 +119,7 @@ TEST(JobFile, LowersAWarmupThatNobodyWrote) {
 }
 
 TEST(JobFile, ExpandsHomeVariablesAndPatterns) {
-  const std::string folder = testing::TempDir() + "/expanded_" + std::to_string(getpid());
+  const std::string folder = testing::TempDir() + "/expanded";
   std::filesystem::create_directories(folder + "/data");
   for (const char* name : {"data/b.txt", "data/a.txt", "data/odd[1].txt", "$x.txt"}) {
     std::ofstream(folder + "/" + name) << "some text";
@@ -130,8 +128,7 @@ TEST(JobFile, ExpandsHomeVariablesAndPatterns) {
   const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
   setenv("HOME", folder.c_str(), 1);
   auto load = [&](const std::string& train) {
-    return LoadJobFile(WriteTemp("expanded_" + std::to_string(getpid()) + "/job.yaml",
-                                 "name: a\ndata:\n  train:\n" + train),
+    return LoadJobFile(WriteTemp("expanded/job.yaml", "name: a\ndata:\n  train:\n" + train),
                        DataCheck::kAll);
   };
   Result<JobSpec> job = load(

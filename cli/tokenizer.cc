@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -83,7 +85,8 @@ Status DecodeLine(const Tokenizer& tokenizer, const TextOptions& options, const 
     ids.push_back(id.get<int32_t>());
   }
   WEFT_ASSIGN_OR_RETURN(std::string text, tokenizer.Decode(ids));
-  std::cout << (options.jsonl ? Quoted(text) : text) << '\n';
+  if (options.jsonl) text = Quoted(text);
+  std::cout << (isatty(STDOUT_FILENO) != 0 ? ForTerminal(text) : text) << '\n';
   return OkStatus();
 }
 

@@ -59,7 +59,7 @@ TEST(Secret, RandomBytesDifferAndSecretsAreCompared) {
 }
 
 TEST(Secret, FilesOfSecretsAreOfTheirOwnerAlone) {
-  const std::string path = ::testing::TempDir() + "secret-" + std::to_string(getpid());
+  const std::string path = ::testing::TempDir() + "secret";
   std::ofstream(path) << "older, and open to all";
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   const Result<std::string> open_to_all = ReadSecretFile(path);

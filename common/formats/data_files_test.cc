@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 namespace weft {
 namespace {
@@ -12,7 +11,7 @@ using ::testing::HasSubstr;
 
 class DataFiles : public ::testing::Test {
  protected:
-  DataFiles() : folder_(::testing::TempDir() + "data_files_" + std::to_string(getpid())) {
+  DataFiles() : folder_(::testing::TempDir() + "data_files") {
     EXPECT_TRUE(Env::Posix().RemoveTree(folder_).ok());
     EXPECT_TRUE(Env::Posix().CreateDirs(folder_).ok());
   }

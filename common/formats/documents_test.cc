@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 namespace weft {
 namespace {
@@ -13,8 +12,7 @@ using ::testing::HasSubstr;
 /// Opens a file with this content; its documents, or the first error.
 Result<std::vector<std::string>> Read(const std::string& name, const std::string& content,
                                       const DocumentOptions& options = {}) {
-  const std::string path =
-      ::testing::TempDir() + "documents_" + std::to_string(getpid()) + "_" + name;
+  const std::string path = ::testing::TempDir() + "documents_" + name;
   WEFT_RETURN_IF_ERROR(WriteFileAtomic(Env::Posix(), path, content));
   WEFT_ASSIGN_OR_RETURN(DocumentFile file, DocumentFile::Open(Env::Posix(), path, options));
   std::vector<std::string> documents;
@@ -135,8 +133,7 @@ TEST(Documents, ASampleIsTheBeginning) {
 }
 
 TEST(Documents, LabelsAreNumbersBooleansOrNames) {
-  const std::string path =
-      ::testing::TempDir() + "documents_" + std::to_string(getpid()) + "_labels.jsonl";
+  const std::string path = ::testing::TempDir() + "documents_labels.jsonl";
   std::string content;
   for (const char* label : {"3", "2.0", "true", "false", "1e1", "\"10\"", "-1", "0.5", "null"}) {
     content += "{\"text\":\"a\",\"label\":" + std::string(label) + "}\n";

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -22,7 +21,7 @@ const std::string kTiny = std::string(WEFT_SOURCE_DIR) + "/common/formats/testda
 using Weights = std::map<std::string, std::vector<float>>;
 
 std::string MakeFolder() {
-  std::string folder = ::testing::TempDir() + "huggingface_" + std::to_string(getpid()) + "_" +
+  std::string folder = ::testing::TempDir() + "huggingface_" +
                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());

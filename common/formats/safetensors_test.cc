@@ -19,7 +19,7 @@ std::string Fixture(const std::string& name) {
 }
 
 std::string MakeFolder() {
-  std::string folder = ::testing::TempDir() + "safetensors_" + std::to_string(getpid()) + "_" +
+  std::string folder = ::testing::TempDir() + "safetensors_" +
                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
   EXPECT_TRUE(Env::Posix().CreateDirs(folder).ok());

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/rng.h"
 
@@ -13,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string Path(const std::string& name) {
-  return ::testing::TempDir() + "token_file_" + std::to_string(getpid()) + "_" + name;
+  return ::testing::TempDir() + "token_file_" + name;
 }
 
 std::string Write(const std::string& name, const std::string& bytes) {

@@ -1,7 +1,5 @@
 #include "common/model/job_paths.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -22,7 +20,7 @@ using ::testing::HasSubstr;
 
 class JobPathsTest : public ::testing::Test {
  protected:
-  JobPathsTest() : dir_(::testing::TempDir() + "weft-paths-" + std::to_string(getpid())) {
+  JobPathsTest() : dir_(::testing::TempDir() + "weft-paths") {
     fs::create_directories(dir_ / "allowed/below");
     fs::create_directories(dir_ / "other");
     std::ofstream(dir_ / "allowed/a.txt") << "text";

@@ -1,7 +1,6 @@
 #include "common/tls/certificate_authority.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -28,8 +27,7 @@ using ::testing::UnorderedElementsAre;
 
 class CertificateAuthorityTest : public testing::Test {
  protected:
-  CertificateAuthorityTest()
-      : folder_(::testing::TempDir() + "weft-ca-" + std::to_string(getpid())), authority_(folder_) {
+  CertificateAuthorityTest() : folder_(::testing::TempDir() + "weft-ca"), authority_(folder_) {
     EXPECT_TRUE(authority_.Init().ok());
   }
   ~CertificateAuthorityTest() override { EXPECT_TRUE(Env::Posix().RemoveTree(folder_).ok()); }

@@ -46,7 +46,7 @@ TEST(Roles, EachMayWhatThoseBeforeItMayAndNobodyMayNothing) {
 
 class PeopleTest : public testing::Test {
  protected:
-  PeopleTest() : path_(::testing::TempDir() + "people-" + std::to_string(getpid()) + ".yaml") {}
+  PeopleTest() : path_(::testing::TempDir() + "people.yaml") {}
   ~PeopleTest() override { unlink(path_.c_str()); }
 
   void Write(const std::string& text, mode_t mode = 0600) {

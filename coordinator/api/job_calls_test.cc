@@ -1,6 +1,4 @@
 // What a client of the Coordinator service can ask for.
-#include <unistd.h>
-
 #include <atomic>
 
 #include "common/clock.h"
@@ -89,7 +87,7 @@ TEST_F(ApiTest, AWarmupThatTheRequestDoesNotHaveFitsTheSteps) {
 }
 
 TEST_F(ApiTest, DataThatAreHereAreLookedAt) {
-  const std::string path = testing::TempDir() + "looked_at_" + std::to_string(getpid()) + ".jsonl";
+  const std::string path = testing::TempDir() + "looked_at.jsonl";
   ASSERT_TRUE(WriteFileAtomic(Env::Posix(), path, "{\"text\":\"a\"}\n{broken\n").ok());
   v1::JobSpec spec = Spec();
   spec.mutable_data()->set_train(0, path);

@@ -6,9 +6,11 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <unordered_set>
+#include <utility>
 
 #include "common/spec/phases.h"
 #include "coordinator/recovery/job_logic.h"
@@ -39,9 +41,15 @@ PlacementReport Report(const Message& m) {
 
 /// The stored state, and the world outside.
 struct World {
-  explicit World(size_t count) : jobs(count), completed(count) {}
+  explicit World(std::vector<JobCase> cases) : completed(cases.size()) {
+    for (JobCase& c : cases) {
+      c.job.id = std::to_string(jobs.size());
+      jobs.push_back(std::make_shared<const JobCase>(std::move(c)));
+    }
+  }
 
-  std::vector<JobCase> jobs;
+  /// Those of one state are shared: a job is large, and there are many worlds.
+  std::vector<std::shared_ptr<const JobCase>> jobs;
   std::vector<size_t> completed;  ///< Phases of each job.
   std::set<std::tuple<int, std::string, int64_t, IntentKind>> outbox;
   std::map<std::string, std::set<Ranks>> running;
@@ -56,7 +64,7 @@ struct World {
   /// on ranks that are gone, and attempts that no worker will start again.
   void Forget() {
     std::erase_if(reports, [&](const Message& m) {
-      const JobCase& c = jobs[m.job];
+      const JobCase& c = *jobs[m.job];
       if (c.attempt && c.attempt->epoch == m.epoch) {
         for (const PlacementRecord& s : c.attempt->placements) {
           if (s.worker_id == m.worker && !IsGone(s.state)) return false;
@@ -81,7 +89,8 @@ struct World {
   std::string Key() const {
     std::string key;
     const auto put = [&](auto... numbers) { (key.push_back(static_cast<char>(numbers)), ...); };
-    for (const JobCase& c : jobs) {
+    for (const auto& job : jobs) {
+      const JobCase& c = *job;
       put(c.job.state, c.job.last_epoch, c.job.budget_from, c.phase, c.attempt.has_value());
       if (!c.attempt) continue;
       put(c.attempt->reason, c.attempt->ended_at.has_value());
@@ -103,8 +112,11 @@ struct World {
     return key;
   }
 
-  void Commit(int index, const Transaction& change) {
-    JobCase& c = jobs[index];
+  void Commit(int index, Transaction change) {
+    for (const auto& i : change.remove_intents) outbox.erase({index, i.worker_id, i.epoch, i.kind});
+    for (const auto& i : change.add_intents) outbox.insert({index, i.worker_id, i.epoch, i.kind});
+    if (!change.job && !change.attempt) return;
+    JobCase c = *jobs[index];
     if (change.job) {
       bool legal = change.job->state == c.job.state;
       std::vector<JobState> reached = {c.job.state};
@@ -120,7 +132,7 @@ struct World {
       }
       for (JobState state : reached) legal = legal || state == change.job->state;
       EXPECT_TRUE(legal) << Name(c.job.state) << " -> " << Name(change.job->state);
-      c.job = *change.job;
+      c.job = *std::move(change.job);
     }
     if (change.attempt) {
       if (c.attempt && c.attempt->epoch < change.attempt->epoch) {
@@ -129,16 +141,15 @@ struct World {
       }
       if (change.attempt->reason == Reason::kCompleted) ++completed[index];
       c.phase = std::min(completed[index], PhaseCount(c.job.spec) - 1);
-      c.attempt = change.attempt;
+      c.attempt = std::move(change.attempt);
     }
-    for (const auto& i : change.remove_intents) outbox.erase({index, i.worker_id, i.epoch, i.kind});
-    for (const auto& i : change.add_intents) outbox.insert({index, i.worker_id, i.epoch, i.kind});
+    jobs[index] = std::make_shared<const JobCase>(std::move(c));
   }
 
   bool Busy(const std::string& worker) const {
-    for (const JobCase& c : jobs) {
-      if (!c.attempt) continue;
-      for (const PlacementRecord& s : c.attempt->placements) {
+    for (const auto& job : jobs) {
+      if (!job->attempt) continue;
+      for (const PlacementRecord& s : job->attempt->placements) {
         if (s.worker_id == worker && !IsGone(s.state)) return true;
       }
     }
@@ -148,7 +159,7 @@ struct World {
 
 void CheckInvariants(const World& world) {
   for (int j = 0; j < static_cast<int>(world.jobs.size()); ++j) {
-    const JobRecord& job = world.jobs[j].job;
+    const JobRecord& job = world.jobs[j]->job;
     std::set<int64_t> live;
     for (const auto& [worker, set] : world.running) {
       for (const Ranks& r : set) {
@@ -173,23 +184,24 @@ using Visit = std::function<void(World)>;
 
 void CoordinatorSteps(const World& world, const Visit& visit) {
   for (int j = 0; j < static_cast<int>(world.jobs.size()); ++j) {
-    const JobCase& c = world.jobs[j];
+    const JobCase& c = *world.jobs[j];
     for (const std::vector<std::string>& placement : {std::vector<std::string>{"a"}, {"a", "b"}}) {
       bool free = true;
       for (const auto& worker : placement) free = free && !world.Busy(worker);
+      if (!free) continue;
       Plan plan;
       plan.rank_workers = placement;
-      if (auto change = DispatchAttempt(c, plan, 1); free && change.ok()) {
+      if (auto change = DispatchAttempt(c, plan, 1); change.ok()) {
         World next = world;
-        next.Commit(j, *change);
-        visit(next);
+        next.Commit(j, *std::move(change));
+        visit(std::move(next));
       }
     }
     if (world.suspicions > 0 && c.attempt) {  // a lease runs out although the worker lives
       World next = world;
       --next.suspicions;
       next.Commit(j, *InterruptAttempt(c, c.attempt->epoch, Reason::kWorkerLost, "", 1));
-      visit(next);
+      visit(std::move(next));
     }
     if (c.attempt) {  // the margin has passed: the worker has surely ended them
       for (const PlacementRecord& s : c.attempt->placements) {
@@ -204,7 +216,7 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
         World next = world;
         PlacementReport report{s.worker_id, c.attempt->epoch, PlacementEvent::kLost, {}, "", ""};
         next.Commit(j, *ApplyReport(c, report, 1));
-        visit(next);
+        visit(std::move(next));
       }
     }
     if (world.replans > 0 && c.attempt) {
@@ -212,8 +224,8 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
       if (change.ok() && !change->empty()) {
         World next = world;
         --next.replans;
-        next.Commit(j, *change);
-        visit(next);
+        next.Commit(j, *std::move(change));
+        visit(std::move(next));
       }
     }
     if (world.drains > 0 && c.attempt) {  // a worker says that it drains
@@ -221,43 +233,48 @@ void CoordinatorSteps(const World& world, const Visit& visit) {
       if (change.ok() && !change->empty()) {
         World next = world;
         --next.drains;
-        next.Commit(j, *change);
-        visit(next);
+        next.Commit(j, *std::move(change));
+        visit(std::move(next));
       }
     }
     // What is asked for changes the job, or nothing; each a limited number of times.
-    const auto ask = [&](int World::*left, const Result<Transaction>& change) {
-      if (world.*left == 0 || !change.ok() || change->empty()) return;
+    const auto ask = [&](int World::*left, const auto& change_of) {
+      if (world.*left == 0) return;
+      Result<Transaction> change = change_of();
+      if (!change.ok() || change->empty()) return;
       World next = world;
       --(next.*left);
-      next.Commit(j, *change);
-      visit(next);
+      next.Commit(j, *std::move(change));
+      visit(std::move(next));
     };
     if (c.attempt) {
-      ask(&World::preemptions, PreemptAttempt(c, c.attempt->epoch, "a job goes first", 1));
+      ask(&World::preemptions,
+          [&] { return PreemptAttempt(c, c.attempt->epoch, "a job goes first", 1); });
     }
-    ask(&World::pauses, PauseJob(c, 1));
-    ask(&World::resumes, ResumeJob(c, 1));
-    ask(&World::ends, GiveUpJob(c, Reason::kTimeLimit, "its time is over", 1));
+    ask(&World::pauses, [&] { return PauseJob(c, 1); });
+    ask(&World::resumes, [&] { return ResumeJob(c, 1); });
+    ask(&World::ends, [&] { return GiveUpJob(c, Reason::kTimeLimit, "its time is over", 1); });
     if (world.cancels > 0) {
       World next = world;
       --next.cancels;
       next.Commit(j, *CancelJob(c, 1));
-      visit(next);
+      visit(std::move(next));
     }
-    if (auto change = RetryJob(c, 1); world.retries > 0 && change.ok()) {
-      World next = world;
-      --next.retries;
-      next.Commit(j, *change);
-      visit(next);
+    if (world.retries > 0) {
+      if (auto change = RetryJob(c, 1); change.ok()) {
+        World next = world;
+        --next.retries;
+        next.Commit(j, *std::move(change));
+        visit(std::move(next));
+      }
     }
   }
   for (const Message& m : world.reports) {
     World next = world;
-    next.Commit(m.job, *ApplyReport(world.jobs[m.job], Report(m), 1));
+    next.Commit(m.job, *ApplyReport(*world.jobs[m.job], Report(m), 1));
     visit(next);  // the coordinator dies after the commit: the report comes again
     next.reports.erase(m);
-    visit(next);
+    visit(std::move(next));
   }
 }
 
@@ -274,7 +291,7 @@ void WorkerSteps(const World& world, const Visit& visit) {
                     [&](const Ranks& r) { return r.job == job && r.epoch == epoch; });
       next.reports.insert({job, worker, epoch, PlacementEvent::kStopped});
     }
-    visit(next);
+    visit(std::move(next));
   }
   for (const auto& [worker, set] : world.running) {
     for (const Ranks& r : set) {
@@ -284,14 +301,14 @@ void WorkerSteps(const World& world, const Visit& visit) {
         World trains = next;
         trains.running[worker].insert({r.job, r.epoch, true});
         trains.reports.insert({r.job, worker, r.epoch, PlacementEvent::kTraining});
-        visit(trains);
+        visit(std::move(trains));
       }
       for (PlacementEvent end :
            {PlacementEvent::kFinished, PlacementEvent::kFailed, PlacementEvent::kStopped}) {
         World ended = next;
         if (end == PlacementEvent::kStopped && ended.drains-- == 0) continue;  // unasked
         ended.reports.insert({r.job, worker, r.epoch, end});
-        visit(ended);
+        visit(std::move(ended));
       }
     }
     if (world.crashes > 0 && !set.empty()) {
@@ -300,7 +317,7 @@ void WorkerSteps(const World& world, const Visit& visit) {
       next.running[worker].clear();
       next.known[worker].clear();
       std::erase_if(next.reports, [&](const Message& m) { return m.worker == worker; });
-      visit(next);
+      visit(std::move(next));
     }
   }
 }
@@ -314,9 +331,6 @@ struct Explored {
 
 /// Goes from one world to all that can follow, breadth first, until there are `most` of them.
 Explored Explore(World start, size_t most = std::numeric_limits<size_t>::max()) {
-  for (size_t j = 0; j < start.jobs.size(); ++j) {
-    start.jobs[j].job.id = std::to_string(j);
-  }
   std::unordered_set<std::string> seen = {start.Key()};
   std::deque<World> frontier = {std::move(start)};
   Explored explored;
@@ -327,10 +341,10 @@ Explored Explore(World start, size_t most = std::numeric_limits<size_t>::max()) 
       next.Forget();
       if (!seen.insert(next.Key()).second) return;
       CheckInvariants(next);
-      for (const JobCase& c : next.jobs) {
-        explored.states.insert(c.job.state);
-        if (c.previous_reason) explored.went_on_after.insert(*c.previous_reason);
-        if (IsTerminal(c.job.state)) explored.ended_for.insert(c.job.reason);
+      for (const auto& job : next.jobs) {
+        explored.states.insert(job->job.state);
+        if (job->previous_reason) explored.went_on_after.insert(*job->previous_reason);
+        if (IsTerminal(job->job.state)) explored.ended_for.insert(job->job.reason);
       }
       frontier.push_back(std::move(next));
     };
@@ -343,30 +357,30 @@ Explored Explore(World start, size_t most = std::numeric_limits<size_t>::max()) 
   return explored;
 }
 
+JobCase TriedJob(int64_t attempts, size_t phases) {
+  JobCase c;
+  c.job.spec.retry.max_attempts = attempts;
+  c.job.spec.phases.resize(phases);
+  return c;
+}
+
 /// A job that is tried twice in each of two phases.
 World OneJob() {
-  World world(1);
-  world.jobs[0].job.spec.retry.max_attempts = 2;
-  world.jobs[0].job.spec.phases.resize(2);
-  return world;
+  return World({TriedJob(2, 2)});
 }
 
 /// Jobs that are tried once.
 World TwoJobs() {
-  World world(2);
-  for (JobCase& c : world.jobs) c.job.spec.retry.max_attempts = 1;
-  return world;
+  return World({TriedJob(1, 0), TriedJob(1, 0)});
 }
 
 /// One of them tried twice, the other one of two phases.
 World TwoLongJobs() {
-  World world = TwoJobs();
-  world.jobs[0].job.spec.retry.max_attempts = 2;
-  world.jobs[1].job.spec.phases.resize(2);
-  return world;
+  return World({TriedJob(2, 0), TriedJob(1, 2)});
 }
 
-// All states, with a disturbance that comes at any time. Two at a time have too many of them.
+// All states, with a disturbance that comes at any time. Two at a time have too many of them,
+// except those below, which have a crash, a wrong loss and a pause alone among theirs.
 
 class OneDisturbance : public testing::TestWithParam<int World::*> {};
 
@@ -377,9 +391,8 @@ TEST_P(OneDisturbance, OfAJobBreaksNoInvariant) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Exploration, OneDisturbance,
-                         testing::Values(&World::cancels, &World::retries, &World::crashes,
-                                         &World::suspicions, &World::replans, &World::drains,
-                                         &World::preemptions, &World::pauses, &World::ends));
+                         testing::Values(&World::cancels, &World::retries, &World::replans,
+                                         &World::drains, &World::preemptions, &World::ends));
 
 TEST(Exploration, ACrashAndAWorkerThatIsWronglyLostBreakNoInvariant) {
   World world = OneJob();

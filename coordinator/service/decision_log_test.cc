@@ -1,7 +1,5 @@
 #include "coordinator/service/decision_log.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <string>
@@ -22,7 +20,7 @@ using ::testing::SizeIs;
 class DecisionLogTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = ::testing::TempDir() + "decisions_" + std::to_string(getpid());
+    folder_ = ::testing::TempDir() + "decisions";
     std::filesystem::remove_all(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

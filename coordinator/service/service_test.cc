@@ -222,7 +222,7 @@ TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
 
 TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
   Env& env = Env::Posix();
-  std::string folder = testing::TempDir() + "imported_model_" + std::to_string(getpid());
+  std::string folder = testing::TempDir() + "imported_model";
   ASSERT_TRUE(env.CreateDirs(folder).ok());
   ModelSpec model;
   model.layers = 3;

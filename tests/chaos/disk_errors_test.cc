@@ -15,7 +15,7 @@ using std::chrono::steady_clock;
 class ChaosOfTheDisk : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ChaosOfTheDisk, AcknowledgesNothingThatItCannotKeep) {
-  const std::string control = ::testing::TempDir() + "weft_io_fault_" + std::to_string(getpid());
+  const std::string control = ::testing::TempDir() + "weft_io_fault";
   std::filesystem::remove(control);
   const Environment faults = {{"LD_PRELOAD", WEFT_IO_FAULTS},
                               {"WEFT_IO_FAULT_PATH", "/coordinator/weft.db"},

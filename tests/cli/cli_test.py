@@ -220,6 +220,17 @@ class WithoutCluster(unittest.TestCase):
             self.assertIn(words, bad.err)
             self.assertEqual(len(bad.out.splitlines()), 1)
 
+        # What could command a terminal does not reach one.
+        red = "\x1b[31mred\x7f"
+        ids = cluster.weft("tokenizer", "encode", "tok", stdin=red + "\n").out
+        self.assertEqual(cluster.weft("tokenizer", "decode", "tok", stdin=ids).out, red + "\n")
+        terminal, stdout = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        subprocess.run([BIN / "weft", "tokenizer", "decode", "tok"], input=ids.encode(),
+                       stdout=stdout, env=cluster.environment, cwd=cluster.folder, check=True)
+        os.close(stdout)
+        self.assertEqual(os.read(terminal, 65536).decode(), "\ufffd[31mred\ufffd\r\n")
+
     def test_special_tokens_are_added_around_a_text_only_when_asked_for(self):
         cluster = self.cluster
         trained = cluster.weft("tokenizer", "train", "text.txt", "--vocab-size", "280",

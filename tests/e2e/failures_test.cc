@@ -59,7 +59,7 @@ void ExpectOutOfMemoryTwice(const v1::Job& job, const std::string& words) {
 }
 
 TEST(Failures, OfAllocationsAreRetriedOnce) {
-  const std::string trainer = ::testing::TempDir() + "trainer_" + std::to_string(getpid());
+  const std::string trainer = ::testing::TempDir() + "trainer";
   std::ofstream(trainer) << "#!/bin/sh\nulimit -v 280000\nexport MALLOC_ARENA_MAX=1\nexec "
                          << WEFT_BINARY_DIR "/weft-trainer \"$@\"\n";
   ASSERT_EQ(chmod(trainer.c_str(), 0755), 0);

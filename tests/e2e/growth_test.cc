@@ -17,7 +17,7 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr int64_t kSteps = 90;
+constexpr int64_t kSteps = 45;
 
 /// A program for workers to start ranks with: their steps take long, so that a job is worth a
 /// restart, unless the ranks were started after Hurry().
@@ -25,7 +25,7 @@ class SlowTrainer {
  public:
   SlowTrainer() {
     std::ofstream(path_) << "#!/bin/sh\n[ -e " << path_ << ".hurry ] || "
-                         << "export WEFT_FAILPOINTS=trainer.before_step=sleep:600\n"
+                         << "export WEFT_FAILPOINTS=trainer.before_step=sleep:1500\n"
                          << "exec " << WEFT_BINARY_DIR "/weft-trainer \"$@\"\n";
     EXPECT_EQ(chmod(path_.c_str(), 0755), 0);
   }
@@ -40,7 +40,7 @@ class SlowTrainer {
   Environment environment() const { return {{"WEFT_WORKER_TRAINER", path_}}; }
 
  private:
-  std::string path_ = ::testing::TempDir() + "slow_trainer_" + std::to_string(getpid());
+  std::string path_ = ::testing::TempDir() + "slow_trainer";
 };
 
 const Environment kGrowSoon{{"WEFT_COORDINATOR_GROW_AFTER_SECONDS", "1"}};

@@ -114,6 +114,7 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
                         resources.set_zero_stage(2);
                       },
                       1}};
+  std::vector<double> expected;  // the same for all: clusters have the same data
   for (const auto& [name, mesh, replica] : cases) {
     SCOPED_TRACE(name);
     Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
@@ -130,11 +131,14 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
     EXPECT_EQ(ranks_after % replica, 0) << ranks_after;
     EXPECT_GT(job.attempts(1).first_step(), 0) << "from a checkpoint";
     // The same sequences in the same steps, whoever computes them: as one rank alone does it.
-    v1::JobSpec alone = cluster.OpenJob(std::string(name) + "-alone", kSteps);
-    alone.mutable_resources()->set_ranks(1);
-    const std::string reference = cluster.Submit(alone);
-    cluster.Await(reference, v1::SUCCEEDED);
-    const std::vector<double> losses = cluster.Losses(id), expected = cluster.Losses(reference);
+    if (expected.empty()) {
+      v1::JobSpec alone = cluster.OpenJob("alone", kSteps);
+      alone.mutable_resources()->set_ranks(1);
+      const std::string reference = cluster.Submit(alone);
+      cluster.Await(reference, v1::SUCCEEDED);
+      expected = cluster.Losses(reference);
+    }
+    const std::vector<double> losses = cluster.Losses(id);
     ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
     ASSERT_EQ(expected.size(), losses.size());
     for (size_t i = 0; i < losses.size(); ++i) {

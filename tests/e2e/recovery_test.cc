@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -187,7 +186,7 @@ TEST(Recovery, AJobGoesOnOnASpareWithTheSameBits) {
 }
 
 TEST(Recovery, AMachineThatIsGoneTakesNoStepWithItThatAnotherOneHasInMemory) {
-  const std::string memory = ::testing::TempDir() + "memory_" + std::to_string(getpid());
+  const std::string memory = ::testing::TempDir() + "memory";
   for (int worker : {0, 1, 2}) {
     std::filesystem::create_directories(memory + "/" + std::to_string(worker));
   }

@@ -40,7 +40,7 @@ class UnevenTrainer {
   Environment environment() const { return {{"WEFT_WORKER_TRAINER", path_}}; }
 
  private:
-  std::string path_ = ::testing::TempDir() + "uneven_trainer_" + std::to_string(getpid());
+  std::string path_ = ::testing::TempDir() + "uneven_trainer";
 };
 
 TEST(Trials, TheFasterOfTwoPlansGoesOnAndNoStepIsDoneTwice) {

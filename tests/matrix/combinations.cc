@@ -15,6 +15,7 @@ constexpr int64_t kMostRanks = 8;
 /// Of what is put into a combination besides the two choices that it is there for: more ranks than
 /// processors take longer than they find.
 constexpr int64_t kEnrichedRanks = 2;
+constexpr int kOrders = 4;  // more find little more
 
 using Place = std::pair<size_t, size_t>;  // axis, choice
 
@@ -100,7 +101,8 @@ class Pairs {
 };
 
 /// The growing set, with the pairs that are in it.
-struct Cover {
+class Cover {
+ public:
   std::vector<Combination> chosen;
   std::set<Combination> known;
   Pairs covered;
@@ -111,20 +113,40 @@ struct Cover {
     covered.Add(combination);
   }
 
-  /// Puts into the axes that are not in `kept` what covers most.
-  Combination Enrich(Combination combination, const std::set<size_t>& kept) const {
+  /// Puts into the axes that are not in `kept` what covers most: of a few orders of the axes, which
+  /// decide what is still legal later, the best one.
+  Combination Enrich(const Combination& combination, const std::set<size_t>& kept) const {
+    std::vector<size_t> order;
+    for (size_t axis = 0; axis < combination.size(); ++axis) {
+      if (kept.count(axis) == 0) order.push_back(axis);
+    }
+    Combination best = EnrichInOrder(combination, order);
+    PhiloxStream random(PhiloxKey{5, static_cast<uint32_t>(chosen.size()), 0});
+    for (int tries = 1; tries < kOrders; ++tries) {
+      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+      Combination other = EnrichInOrder(combination, order);
+      if (covered.Gain(other) > covered.Gain(best)) best = std::move(other);
+    }
+    return best;
+  }
+
+ private:
+  /// What covers most of one axis after the other, twice: what the later ones got may let the
+  /// earlier ones have more.
+  Combination EnrichInOrder(Combination combination, const std::vector<size_t>& order) const {
     size_t best = covered.Gain(combination);
     const int64_t most_ranks = std::max(kEnrichedRanks, JobOf(combination).resources.ranks);
-    for (size_t axis = 0; axis < combination.size(); ++axis) {
-      if (kept.count(axis) > 0) continue;
-      const Combination before = combination;
-      for (size_t choice = 0; choice < Axes()[axis].size(); ++choice) {
-        Combination other = With(before, {axis, choice});
-        const size_t gain = covered.Gain(other);
-        if (gain <= best || !IsLegal(other)) continue;
-        if (JobOf(other).resources.ranks > most_ranks) continue;
-        best = gain;
-        combination = std::move(other);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const size_t axis : order) {
+        const Combination before = combination;
+        for (size_t choice = 0; choice < Axes()[axis].size(); ++choice) {
+          Combination other = With(before, {axis, choice});
+          const size_t gain = covered.Gain(other);
+          if (gain <= best || !IsLegal(other)) continue;
+          if (JobOf(other).resources.ranks > most_ranks) continue;
+          best = gain;
+          combination = std::move(other);
+        }
       }
     }
     return combination;

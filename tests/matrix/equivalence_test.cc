@@ -20,7 +20,7 @@ namespace weft::testing {
 namespace {
 
 constexpr size_t kLeast = 70;  // combinations
-constexpr int kShards = 4;     // so that a test takes well below a minute
+constexpr int kShards = 8;     // so that a test takes well below a minute
 constexpr int64_t kSteps = 6;  // FP8 forgets a scale three steps after it
 constexpr double kTolerance = 1e-5;
 
@@ -63,6 +63,9 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
     EXPECT_EQ(entry->second.size(), size_t{kSteps}) << NameOf(combination);
     return entry->second;
   }
+
+  void ExpectLossesOf(const Combination& one_rank, const Combination& combination);
+  void ExpectToGoOn(const Combination& one_rank, const Combination& from, const Combination& to);
 
   int folders_ = 0;
   std::map<Combination, std::vector<double>> losses_;
@@ -109,12 +112,45 @@ void ExpectNear(const std::vector<double>& losses, const std::vector<double>& ex
   }
 }
 
+void EquivalenceMatrix::ExpectLossesOf(const Combination& one_rank,
+                                       const Combination& combination) {
+  SCOPED_TRACE(NameOf(combination));
+  const std::vector<double>& losses = LossesOf(combination);
+  ExpectNear(losses, LossesOf(one_rank), ToleranceOf(combination));
+  if (IsLegal(Twin(combination))) {
+    EXPECT_EQ(losses, LossesOf(Twin(combination)));
+  }
+}
+
+/// Half of the steps in either way.
+void EquivalenceMatrix::ExpectToGoOn(const Combination& one_rank, const Combination& from,
+                                     const Combination& to) {
+  SCOPED_TRACE(NameOf(from) + " -> " + NameOf(to));
+  const std::string folder = NewFolder();
+  const auto before = Train(JobOf(from), folder, kSteps / 2);
+  ASSERT_TRUE(before.ok()) << before.status().message();
+  const auto after = Train(JobOf(to), folder, kSteps);
+  ASSERT_TRUE(after.ok()) << after.status().message();
+  std::vector<double> losses = before->losses;
+  losses.insert(losses.end(), after->losses.begin(), after->losses.end());
+  ExpectNear(losses, LossesOf(one_rank), std::max(ToleranceOf(from), ToleranceOf(to)));
+  if (Twin(from) == Twin(to) && IsLegal(Twin(to))) {
+    EXPECT_EQ(losses, LossesOf(Twin(to)));
+  }
+}
+
 /// What a shard compares: combinations by the training on one rank that they make, so that no other
-/// shard makes that one again. Shards have about as many.
+/// shard makes that one again; those with the same bits one after the other. Shards have about as
+/// many.
 std::map<Combination, std::vector<Combination>> WaysOfShard(int shard) {
   std::map<Combination, std::vector<Combination>> by_training, own;
   for (const Combination& combination : Combinations()) {
     by_training[OneRank(combination)].push_back(combination);
+  }
+  for (auto& [one_rank, ways] : by_training) {
+    std::sort(ways.begin(), ways.end(), [](const Combination& one, const Combination& other) {
+      return std::pair(Twin(one), one) < std::pair(Twin(other), other);
+    });
   }
   std::array<size_t, kShards> sizes = {};
   for (const auto& [one_rank, ways] : by_training) {
@@ -125,42 +161,14 @@ std::map<Combination, std::vector<Combination>> WaysOfShard(int shard) {
   return own;
 }
 
+// And a training that goes on in another way has those losses, too: from a combination to the next
+// one of those that make the same training.
 TEST_P(EquivalenceMatrix, LossesAreThoseOfOneRank) {
-  for (const auto& [one_rank, ways] : WaysOfShard(GetParam())) {
-    for (const Combination& combination : ways) {
-      SCOPED_TRACE(NameOf(combination));
-      const std::vector<double>& losses = LossesOf(combination);
-      ExpectNear(losses, LossesOf(one_rank), ToleranceOf(combination));
-      if (IsLegal(Twin(combination))) {
-        EXPECT_EQ(losses, LossesOf(Twin(combination)));
-      }
-    }
-  }
-}
-
-// From each combination to the next one of those that make the same training.
-TEST_P(EquivalenceMatrix, ATrainingGoesOnInAnotherWay) {
-  std::map<Combination, std::set<std::pair<Combination, Combination>>> by_training;
-  for (const Combination& combination : Combinations()) {
-    by_training[OneRank(combination)].insert({Twin(combination), combination});
-  }
   int hop = 0;
-  for (const auto& [one_rank, ways] : by_training) {
+  for (const auto& [one_rank, ways] : WaysOfShard(GetParam())) {
+    for (const Combination& combination : ways) ExpectLossesOf(one_rank, combination);
     for (auto from = ways.begin(), to = std::next(from); to != ways.end(); ++from, ++to) {
-      if (hop++ % (4 * kShards) != GetParam()) continue;  // one in four
-      SCOPED_TRACE(NameOf(from->second) + " -> " + NameOf(to->second));
-      const std::string folder = NewFolder();
-      const auto before = Train(JobOf(from->second), folder, kSteps / 2);
-      ASSERT_TRUE(before.ok()) << before.status().message();
-      const auto after = Train(JobOf(to->second), folder, kSteps);
-      ASSERT_TRUE(after.ok()) << after.status().message();
-      std::vector<double> losses = before->losses;
-      losses.insert(losses.end(), after->losses.begin(), after->losses.end());
-      ExpectNear(losses, LossesOf(one_rank),
-                 std::max(ToleranceOf(from->second), ToleranceOf(to->second)));
-      if (from->first == to->first && IsLegal(to->first)) {
-        EXPECT_EQ(losses, LossesOf(to->first));
-      }
+      if (hop++ % 4 == 0) ExpectToGoOn(one_rank, *from, *to);
     }
   }
 }

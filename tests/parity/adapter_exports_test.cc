@@ -15,7 +15,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/env.h"
 #include "common/formats/huggingface.h"
@@ -199,9 +198,7 @@ class AdapterExportsTest : public ::testing::TestWithParam<AdapterCase> {
   void SetUp() override {
     name_ = "adapter-" + GetParam().family + "-" + GetParam().name;
     const char* kept = std::getenv("WEFT_EXPORTS");
-    root_ = kept != nullptr
-                ? kept
-                : ::testing::TempDir() + "weft_" + name_ + "_" + std::to_string(getpid());
+    root_ = kept != nullptr ? kept : ::testing::TempDir() + "weft_" + name_;
     folder_ = JoinPath(root_, name_);
     if (kept != nullptr) root_.clear();
   }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/env.h"
 #include "common/formats/chat_template.h"
@@ -250,9 +249,7 @@ class ExportsTest : public ::testing::TestWithParam<ExportCase> {
  protected:
   void SetUp() override {
     const char* kept = std::getenv("WEFT_EXPORTS");
-    root_ = kept != nullptr ? kept
-                            : ::testing::TempDir() + "weft_exports_" + GetParam().name + "_" +
-                                  std::to_string(getpid());
+    root_ = kept != nullptr ? kept : ::testing::TempDir() + "weft_exports_" + GetParam().name;
     folder_ = JoinPath(root_, GetParam().name);
     if (kept != nullptr) root_.clear();
   }

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -26,7 +25,7 @@ using ::testing::HasSubstr;
 class AgentTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::testing::TempDir() + "agent_" + std::to_string(getpid());
+    dir_ = ::testing::TempDir() + "agent";
     ASSERT_TRUE(Env::Posix().CreateDirs(dir_ + "/runs").ok());
     owner_ = "WEFT_RANK_OWNER=" + dir_;
     coordinator_.Start();

@@ -1,7 +1,6 @@
 #include "worker/daemon/data_dir.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/env.h"
 
@@ -10,7 +9,7 @@ namespace {
 
 class DataDirTest : public ::testing::Test {
  protected:
-  DataDirTest() : path_(::testing::TempDir() + "data_dir_" + std::to_string(getpid())) {}
+  DataDirTest() : path_(::testing::TempDir() + "data_dir") {}
   ~DataDirTest() override { EXPECT_TRUE(Env::Posix().RemoveTree(path_).ok()); }
   std::string path_;
 };

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <condition_variable>
 #include <cstdlib>
@@ -82,7 +81,7 @@ std::string Library(const std::string& kind) {
 class DevicesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::testing::TempDir() + "devices_" + std::to_string(getpid());
+    dir_ = ::testing::TempDir() + "devices";
     ASSERT_TRUE(Env::Posix().CreateDirs(dir_).ok());
     setenv("WEFT_FAKE_NVML", (dir_ + "/nvml").c_str(), 1);
     Say(kTwoGpus);

@@ -47,7 +47,7 @@ class HealthCheckTest : public testing::Test {
     return reply.value_or(v1::HealthReply());
   }
 
-  std::string path_ = testing::TempDir() + "check_" + std::to_string(getpid());
+  std::string path_ = testing::TempDir() + "check";
 };
 
 TEST_F(HealthCheckTest, TellsWhatTheProgramFound) {

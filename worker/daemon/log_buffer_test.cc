@@ -9,7 +9,7 @@ namespace {
 
 class LogBufferTest : public ::testing::Test {
  protected:
-  LogBufferTest() : dir_(::testing::TempDir() + "log_buffer_" + std::to_string(getpid())) {
+  LogBufferTest() : dir_(::testing::TempDir() + "log_buffer") {
     EXPECT_TRUE(Env::Posix().CreateDirs(dir_).ok());
   }
   ~LogBufferTest() override { EXPECT_TRUE(Env::Posix().RemoveTree(dir_).ok()); }

@@ -1,7 +1,6 @@
 #include "worker/daemon/machine.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <thread>
 
@@ -13,7 +12,7 @@ namespace {
 /// A made-up /proc and /sys.
 class FakeRoot {
  public:
-  FakeRoot() : path_(::testing::TempDir() + "machine_" + std::to_string(getpid())) {}
+  FakeRoot() : path_(::testing::TempDir() + "machine") {}
   ~FakeRoot() { EXPECT_TRUE(Env::Posix().RemoveTree(path_).ok()); }
   void Write(const std::string& name, const std::string& text) {
     ASSERT_TRUE(Env::Posix().CreateDirs(DirName(path_ + name)).ok());

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +15,7 @@ using std::chrono::seconds;
 class SnapshotFolderTest : public testing::Test {
  protected:
   void SetUp() override {
-    parent_ = testing::TempDir() + "memory_" + std::to_string(getpid());
+    parent_ = testing::TempDir() + "memory";
     fs::create_directories(parent_);
   }
   void TearDown() override { fs::remove_all(parent_); }

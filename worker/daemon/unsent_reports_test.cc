@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/env.h"
 
@@ -14,8 +13,7 @@ using ::testing::SizeIs;
 
 class UnsentReportsTest : public ::testing::Test {
  protected:
-  UnsentReportsTest()
-      : path_(::testing::TempDir() + "unsent_" + std::to_string(getpid()) + ".pb") {}
+  UnsentReportsTest() : path_(::testing::TempDir() + "unsent.pb") {}
   ~UnsentReportsTest() override {
     if (Env::Posix().FileExists(path_)) {
       EXPECT_TRUE(Env::Posix().RemoveFile(path_).ok());

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -55,7 +54,7 @@ TEST(BuddyGroups, LeaveNoRankWithoutABuddyOnAnotherWorker) {
 class PeerSnapshotsTest : public testing::Test {
  protected:
   void SetUp() override {
-    root_ = testing::TempDir() + "snapshots_" + std::to_string(getpid());
+    root_ = testing::TempDir() + "snapshots";
     fs::remove_all(root_);
     fs::create_directories(root_ + "/runs/j");
   }

@@ -1,7 +1,5 @@
 #include "worker/trainer/ticket.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -56,7 +54,7 @@ struct Search {
       : job(of),
         tokens(TokensOf(job)),
         run(job, TinyPlan("fp32"), *tokens),
-        folder(::testing::TempDir() + "/ticket_" + std::to_string(getpid())) {
+        folder(::testing::TempDir() + "/ticket") {
     for (int64_t step = 0; step < steps; ++step) run.Step();
     std::filesystem::create_directories(folder);
     manifest.job = job;

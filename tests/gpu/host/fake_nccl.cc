@@ -27,10 +27,8 @@
 
 namespace {
 
-/// One lock for everything; whoever waits, waits for one condition. Never destroyed: operations
-/// wait for it until the process has ended.
+/// One lock for everything. Never destroyed: operations wait for it until the process has ended.
 std::mutex& mutex = *new std::mutex;
-std::condition_variable& changed = *new std::condition_variable;
 
 /// What one rank brings to an operation of all.
 struct Arrival {
@@ -54,6 +52,7 @@ struct World {
   };
   std::map<uint64_t, Splitting> splittings;
   std::vector<ncclComm*> members;
+  std::condition_variable changed;  ///< What its ranks wait for in operations.
 };
 
 int open_comms = 0;
@@ -187,7 +186,7 @@ int CommFinalize(N::Comm) {
 }
 
 void WaitForGraphs(Lock& lock, ncclComm* comm) {
-  while (comm->recorded > 0) changed.wait_for(lock, std::chrono::milliseconds(1));
+  while (comm->recorded > 0) comm->world->changed.wait_for(lock, std::chrono::milliseconds(1));
 }
 
 int CommDestroy(N::Comm comm) {
@@ -204,8 +203,8 @@ int CommAbort(N::Comm comm) {
     for (ncclComm* member : comm->world->members) {
       if (member != comm && member->error == 0) member->error = N::kRemoteError;
     }
+    comm->world->changed.notify_all();
   }
-  changed.notify_all();
   WaitForGraphs(lock, comm);
   --open_comms;
   return N::kSuccess;
@@ -224,7 +223,7 @@ bool WaitWithin(Lock& lock, ncclComm* comm, const std::function<bool()>& conditi
     faults.erase(found);
   }
   if (fault == FakeFault::kError) comm->error = N::kRemoteError;
-  changed.wait(lock, [&] { return comm->aborted || (!fault && condition()); });
+  comm->world->changed.wait(lock, [&] { return comm->aborted || (!fault && condition()); });
   return !comm->aborted;
 }
 
@@ -261,7 +260,7 @@ int Meet(ncclComm* comm, N::Stream stream, Arrival own,
         if (comm->error != 0) return false;
         finish(meeting.arrivals);
         meeting.done = true;
-        changed.notify_all();
+        comm->world->changed.notify_all();
       }
       return meeting.done;
     };
@@ -387,7 +386,7 @@ int Run(std::vector<Message> messages) {
       if (!WaitWithin(held, message.comm, nothing)) return;
       message.comm->world->messages[{message.comm->rank, message.peer}].emplace_back(
           static_cast<const char*>(message.data), message.bytes);
-      changed.notify_all();
+      message.comm->world->changed.notify_all();
     }
     for (const Message& message : messages) {
       if (message.sends) continue;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -19,12 +18,6 @@ std::mutex& Mutex() {
   return *mutex;
 }
 using Lock = std::unique_lock<std::mutex>;
-
-// That some stream has got further.
-std::condition_variable& Changed() {
-  static auto* changed = new std::condition_variable;
-  return *changed;
-}
 
 // Guarded by Mutex().
 bool deferred = false;
@@ -54,7 +47,7 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
   std::optional<DeviceAccess> open;
   while (stream.done < position && stream.done < stream.enqueued) {
     if (stream.running) {
-      Changed().wait(lock);
+      stream.changed.wait(lock);
       continue;
     }
     const Work work = std::move(stream.queue.front());
@@ -66,7 +59,7 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
     lock.lock();
     stream.running = false;
     ++stream.done;
-    Changed().notify_all();
+    stream.changed.notify_all();
     // Without deferral a failure is the call's that caused it; a device would not recover.
     if (!deferred) return failure;
     if (stream.failure.empty()) stream.failure = std::move(failure);
@@ -90,7 +83,7 @@ std::string Enqueue(Lock& lock, CUstream_st& stream, Work work) {
   }
   stream.queue.push_back(std::move(work));
   ++stream.enqueued;
-  if (stream.thread.joinable()) Changed().notify_all();
+  if (stream.thread.joinable()) stream.changed.notify_all();
   if (deferred || stream.thread.joinable()) return stream.failure;
   return RunUntil(lock, stream, stream.enqueued);
 }
@@ -144,7 +137,7 @@ std::string Synchronize(Lock& lock, CUstream_st& stream) {
 void RunByItself(CUstream_st& stream) {
   Lock lock(Mutex());
   while (true) {
-    Changed().wait(lock, [&] { return stream.closing || stream.done < stream.enqueued; });
+    stream.changed.wait(lock, [&] { return stream.closing || stream.done < stream.enqueued; });
     if (stream.closing) return;
     (void)RunUntil(lock, stream, stream.enqueued);
   }
@@ -168,7 +161,7 @@ void EndStream(CUstream_st* stream) {
     (void)RunUntil(lock, *own, own->enqueued);
     Streams().erase(own);
     own->closing = true;
-    Changed().notify_all();
+    own->changed.notify_all();
   }
   if (own->thread.joinable()) own->thread.join();
 }

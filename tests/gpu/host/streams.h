@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -50,6 +51,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   uint64_t done = 0;
   bool running = false;  ///< The work after `done`, on some thread.
   bool closing = false;
+  std::condition_variable changed;                    ///< What of these is waited for.
   std::thread thread;                                 ///< Of one that runs by itself.
   std::string failure;                                ///< The first; stays.
   std::shared_ptr<weft::host_cuda::Capture> capture;  ///< That it takes part in.

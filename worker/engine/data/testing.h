@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -14,8 +13,7 @@ namespace weft::engine {
 /// Path of the running test's folder; of this process alone, for tests run side by side.
 inline std::string TestFolder() {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  return ::testing::TempDir() + "data_" + std::to_string(getpid()) + "_" + test->test_suite_name() +
-         "_" + test->name();
+  return ::testing::TempDir() + "data_" + test->test_suite_name() + "_" + test->name();
 }
 
 /// The same, made empty.

@@ -160,7 +160,7 @@ TEST(ParametersInFileTest, AStateGoesOnFromEveryFormInEveryOther) {
     auto training = std::make_unique<Training>(job, plan, parameters != "none");
     return training;
   };
-  const std::string folder = ::testing::TempDir() + "weft_filed_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "weft_filed";
   ASSERT_TRUE(Env::Posix().CreateDirs(folder).ok());
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {"nvme", "none"}, {"none", "nvme"}, {"host", "nvme"}, {"nvme", "nvme"}}) {

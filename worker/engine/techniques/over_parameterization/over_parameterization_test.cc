@@ -1,8 +1,6 @@
 // Weights trained as products and mixtures, against the rules computed in float64.
 #include "worker/engine/techniques/over_parameterization/over_parameterization.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -303,7 +301,7 @@ TEST(OverParameterizationTest, TheExportOfMergedWeightsIsThePlainModelThatEvalua
   RandomTokens tokens = TinyTokens();
   auto batch = tokens.Get(50, 0, 2);
   ASSERT_TRUE(batch.ok());
-  const std::string folder = ::testing::TempDir() + "merged_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "merged";
   for (const char* family : {"gpt2", "llama"}) {
     for (const std::string kind : kKinds) {
       SCOPED_TRACE(kind + " " + family);

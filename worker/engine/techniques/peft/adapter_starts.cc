@@ -105,18 +105,22 @@ struct Factors {
 };
 
 /// The `rank` largest singular values of `weight`, half of each in either factor. By iterating on a
-/// subspace that is larger, until its singular values no longer change.
+/// subspace that is larger, until its singular values no longer change. Where the weight has few
+/// more, all of them are found sooner: its whole row space is there after one step.
 Factors LargestSingularValues(const DoubleMatrix& weight, int64_t rank) {
-  constexpr int kMostSteps = 300;
   constexpr double kEnough = 1e-12;
-  const int64_t size = std::min({2 * rank + 8, weight.rows, weight.columns});
+  const int64_t all = std::min(weight.rows, weight.columns);
+  const int64_t wanted = 2 * rank + 8;
+  const bool whole = all <= 4 * wanted;
+  const int64_t size = whole ? all : wanted;
+  const int most_steps = whole ? 1 : 300;
   const DoubleMatrix turned = Turned(weight);
   DoubleMatrix space(size, weight.columns);  // rows, in the space of inputs
   PhiloxStream random({.seed = 0, .step = 0, .site = SiteHash("singular values")});
   for (double& value : space.values) value = random.Uniform() - 0.5;
   Orthonormalize(space);
   double before = 0;
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < most_steps; ++step) {
     DoubleMatrix results = TimesTransposed(space, weight);  // [size, out]
     double squares = 0;
     for (int64_t i = 0; i < rank; ++i) {

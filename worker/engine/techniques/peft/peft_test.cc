@@ -1,6 +1,4 @@
 // Adapters on a frozen network, against the network itself and its merged weights.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -155,7 +153,7 @@ TEST(PeftTest, TrainingChangesAdaptersAlone) {
 }
 
 std::string Folder(const std::string& name) {
-  return ::testing::TempDir() + name + "_" + std::to_string(getpid());
+  return ::testing::TempDir() + name;
 }
 
 TEST(PeftTest, TheNetworkIsThatOfTheMergedWeights) {

@@ -1,6 +1,4 @@
 // Adapters of the table of tokens: LoRA besides it, and trained rows of it.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -88,7 +86,7 @@ int64_t FirstAdapter(const ParameterSet& parameters) {
 }
 
 TEST(TokenAdaptersTest, StartAsTheNetworkAndAreTheirMergedWeights) {
-  const std::string folder = ::testing::TempDir() + "token_adapters_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "token_adapters";
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     const Batch batch = BatchOf(c.model);

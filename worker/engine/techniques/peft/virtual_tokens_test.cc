@@ -370,7 +370,7 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
 
 TEST(VirtualTokensTest, AFolderHasWhatBecomesOfThem) {
   const Batch batch = BatchOf(End(WholeSequence()));
-  const std::string folder = ::testing::TempDir() + "virtual_tokens_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "virtual_tokens";
   for (const Method& method : Methods()) {
     SCOPED_TRACE(method.name);
     const JobSpec job = JobOf(method, "llama");

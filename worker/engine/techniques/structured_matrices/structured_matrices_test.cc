@@ -1,6 +1,4 @@
 // Networks of structured matrices against those of the whole matrices that they stand for.
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -64,7 +62,7 @@ void Perturb(TinyRun& run) {
 }
 
 std::string Folder(const std::string& name) {
-  return ::testing::TempDir() + name + "_" + std::to_string(getpid());
+  return ::testing::TempDir() + name;
 }
 
 class StructuredMatricesKindsTest : public ::testing::TestWithParam<const char*> {};

@@ -9,7 +9,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "common/env.h"
 #include "common/formats/added_network.h"
@@ -147,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Precisions, ValueLearningTest,
 /// A folder of a network of this shape.
 std::string FolderOf(const ModelSpec& spec, const std::string& name) {
   TinyRun run(spec, {});
-  std::string folder = ::testing::TempDir() + "/" + name + "_" + std::to_string(getpid());
+  std::string folder = ::testing::TempDir() + "/" + name;
   const Status status = ExportWeights(Env::Posix(), folder, *run.model, {});
   WEFT_CHECK(status.ok(), status.message());
   return folder;

@@ -1,6 +1,5 @@
 // Memory of the host while a folder is read and its weights are quantised.
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -52,7 +51,7 @@ class HeapPeak {
 // One tensor at a time is there as numbers: as it is read, and what has been drawn for it before.
 TEST(WeightQuantization, AFolderIsReadInTheMemoryOfItsQuantizedWeights) {
   if (HeapPeak::InUse() == 0) GTEST_SKIP() << "a sanitizer has its own heap";
-  const std::string folder = ::testing::TempDir() + "quantized_load_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "quantized_load";
   ModelSpec model = TinyModel();
   model.family = "llama";
   model.layers = 12;

@@ -1,6 +1,4 @@
 // Quantised frozen weights, against a network whose weights are what these stand for.
-#include <unistd.h>
-
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -201,7 +199,7 @@ TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
 }
 
 TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
-  const std::string folder = ::testing::TempDir() + "quantized_" + std::to_string(getpid());
+  const std::string folder = ::testing::TempDir() + "quantized";
   JobSpec job = Job("llama");
   job.model.kv_heads = 1;
   TinyRun base(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
