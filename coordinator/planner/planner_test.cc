@@ -199,7 +199,7 @@ TEST(PlanJob, CountsTheNetworkWhoseLogitsAreAdded) {
   EXPECT_EQ(both.memory_per_rank.parameters_bytes, 2 * alone.memory_per_rank.parameters_bytes);
   EXPECT_EQ(both.memory_per_rank.gradients_bytes, alone.memory_per_rank.gradients_bytes);
   EXPECT_EQ(both.memory_per_rank.optimizer_bytes, alone.memory_per_rank.optimizer_bytes);
-  // Tensor-parallel ranks have all of it, but for their part of its logits.
+  // Tensor-parallel ranks have all of it, of its logits their part.
   const auto added = [](const Prediction& with, const Prediction& without) {
     return static_cast<double>(with.memory_per_rank.parameters_bytes -
                                without.memory_per_rank.parameters_bytes);

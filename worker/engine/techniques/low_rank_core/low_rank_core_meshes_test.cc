@@ -41,11 +41,11 @@ void ExpectFollowsOneRank(const MeshCase& c) {
 }
 
 TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
-  struct Way {
+  struct RunConfig {
     std::string name;
     void (*change)(Plan& plan);
   };
-  const std::vector<Way> ways = {
+  const std::vector<RunConfig> ways = {
       {"tensor 2", [](Plan& plan) { plan.mesh.tensor = 2; }},
       {"tensor 2 with sequence parallelism",
        [](Plan& plan) {
@@ -72,7 +72,7 @@ TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
        }},
   };
   for (const char* family : {"gpt2", "llama"}) {
-    for (const Way& way : ways) {
+    for (const RunConfig& way : ways) {
       SCOPED_TRACE(std::string(family) + ", " + way.name);
       MeshCase c = CoreCase(family);
       way.change(c.plan);

@@ -20,7 +20,7 @@
 namespace weft::engine {
 namespace {
 
-struct Way {
+struct RunConfig {
   std::string name;
   std::function<void(JobSpec&)> apply;
 };
@@ -48,11 +48,11 @@ void SetQuantized(JobSpec& job, const std::string& type) {
   job.model.weight_quantization.double_quantization = type == "nf4";
 }
 
-Way Method(const std::string& method) {
+RunConfig Method(const std::string& method) {
   return {method, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
 
-Way VirtualTokens(const std::string& method) {
+RunConfig VirtualTokens(const std::string& method) {
   return {method, [=](JobSpec& job) {
             job.model.peft.method = method;
             job.model.peft.num_virtual_tokens = 2;
@@ -61,7 +61,7 @@ Way VirtualTokens(const std::string& method) {
 }
 
 /// Rows of the table that follow one another, and others.
-Way TrainedTokens(bool untied) {
+RunConfig TrainedTokens(bool untied) {
   return {untied ? "trained tokens of a llama" : "trained tokens", [=](JobSpec& job) {
             SetLora(job);
             if (untied) job.model.family = "llama";
@@ -70,7 +70,7 @@ Way TrainedTokens(bool untied) {
           }};
 }
 
-Way Dora(double dropout) {
+RunConfig Dora(double dropout) {
   return {dropout > 0 ? "dora with dropout" : "dora", [=](JobSpec& job) {
             SetLora(job);
             job.model.peft.use_dora = true;
@@ -78,7 +78,7 @@ Way Dora(double dropout) {
           }};
 }
 
-Way MovingRanks() {
+RunConfig MovingRanks() {
   return {"adalora", [](JobSpec& job) {
             job.model.peft.method = "adalora";
             job.model.peft.target_modules = {"all-linear"};
@@ -93,7 +93,7 @@ Way MovingRanks() {
 }
 
 /// Those that no other offloaded adapters are like.
-std::vector<Way> WaysToAdapt() {
+std::vector<RunConfig> WaysToAdapt() {
   return {
       {"two adapters", SetTwoAdapters},
       {"lora of tokens",
@@ -122,7 +122,7 @@ std::vector<Way> WaysToAdapt() {
   };
 }
 
-JobSpec JobOf(const Way& way) {
+JobSpec JobOf(const RunConfig& way) {
   JobSpec job = TinyJob(4);
   job.optimizer.learning_rate = 1e-2;
   job.train.gradient_clip_norm = 0.2;
@@ -132,7 +132,7 @@ JobSpec JobOf(const Way& way) {
 }
 
 TEST(OffloadedAdaptersTest, HaveTheBitsOfThoseOnTheDevice) {
-  for (const Way& way : WaysToAdapt()) {
+  for (const RunConfig& way : WaysToAdapt()) {
     const JobSpec job = JobOf(way);
     const int steps = static_cast<int>(std::min<int64_t>(job.train.steps, 8));
     for (const char* precision : {"fp32", "bf16"}) {
@@ -169,11 +169,11 @@ TEST(OffloadedAdaptersTest, EachOfTwoMeasuresItsOwnGradientAlsoWhereUpdatesAreLa
 
 /// What passes compute with after a late update are the weights that a checkpoint has.
 TEST(OffloadedAdaptersTest, LateUpdatesReachWeightsThatAreMadeOfThem) {
-  const Way quantized = {"quantised dora", [](JobSpec& job) {
-                           Dora(0).apply(job);
-                           SetQuantized(job, "nf4");
-                         }};
-  for (const Way& way : {Dora(0), quantized, Method("loha"), TrainedTokens(false)}) {
+  const RunConfig quantized = {"quantised dora", [](JobSpec& job) {
+                                 Dora(0).apply(job);
+                                 SetQuantized(job, "nf4");
+                               }};
+  for (const RunConfig& way : {Dora(0), quantized, Method("loha"), TrainedTokens(false)}) {
     SCOPED_TRACE(way.name);
     const JobSpec job = JobOf(way);
     Plan plan = TinyPlan("bf16");
@@ -207,7 +207,7 @@ Plan StreamingPlan(const std::string& precision, int64_t micro_batch = 2,
   return plan;
 }
 
-std::vector<Way> WaysToStream() {
+std::vector<RunConfig> WaysToStream() {
   return {
       {"lora", SetLora},
       {"two adapters", SetTwoAdapters},
@@ -246,7 +246,7 @@ std::vector<Way> WaysToStream() {
 }
 
 TEST(StreamedAdaptersTest, HaveTheBitsOfANetworkOnTheDevice) {
-  for (const Way& way : WaysToStream()) {
+  for (const RunConfig& way : WaysToStream()) {
     JobSpec job = JobOf(way);
     job.model.layers = 4;
     for (const char* precision : {"fp32", "bf16", "fp16"}) {
