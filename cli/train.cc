@@ -182,8 +182,9 @@ Result<PlannedRun> PlanRun(const TrainOptions& options) {
   whole.job = std::move(job);
   WEFT_ASSIGN_OR_RETURN(ClusterProfile machine, ThisMachine());
   for (size_t i = 0; i < PhaseCount(whole.job); ++i) {
-    WEFT_ASSIGN_OR_RETURN(PlanReport report, planner::PlanJob(JobOfPhase(whole.job, i), machine, {},
-                                                              planner::CheckOfPhase(whole.job, i)));
+    WEFT_ASSIGN_OR_RETURN(PlanReport report,
+                          planner::PlanJobPassing(PlannedJobOfPhase(whole.job, i), machine,
+                                                  planner::CheckOfPhase(whole.job, i)));
     run.plans.push_back(std::move(report.candidates.front().plan));
   }
   return run;

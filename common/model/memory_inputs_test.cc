@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/model_sizes.h"
 #include "common/model/pass_memory.h"
 
 namespace weft {
@@ -84,6 +85,17 @@ TEST(MemoryInputsOf, EvaluationsOfRanksWithSomeOfTheUnitsAreOfTheWholeNetwork) {
   EXPECT_LT(PassSizes(narrow).before, PassSizes(whole).before / 3);
   EXPECT_EQ(EvaluationBytes(narrow), EvaluationBytes(whole));
   EXPECT_GE(WorkspacePeak(narrow, 0), EvaluationBytes(whole));
+
+  // The first product of the whole MLP has a result in f32 besides.
+  Plan bf16 = plan;
+  bf16.precision = "bf16";
+  const MemoryMachine widens{ProductKind::kWidenedUnpacked};
+  const int64_t widened = 4 * 2 * 128 * 2 * MlpWidth(job.model);
+  const MemoryInputs narrow_bf16 = MemoryInputsOf(job, bf16, widens);
+  job.train.local_sub_networks = false;
+  const MemoryInputs whole_bf16 = MemoryInputsOf(job, bf16, widens);
+  EXPECT_EQ(EvaluationBytes(narrow_bf16), EvaluationBytes(whole_bf16) + widened);
+  EXPECT_GE(WorkspacePeak(narrow_bf16, 0), EvaluationBytes(whole_bf16) + widened);
 }
 
 TEST(MemoryInputsOf, LeavesStagesOfAPipelineTheirBlocks) {

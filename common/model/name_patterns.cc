@@ -70,6 +70,16 @@ std::vector<std::string> ParameterNames(const ModelSpec& model) {
   return names;
 }
 
+std::vector<std::string> GroupedNames(const ModelSpec& model) {
+  std::vector<std::string> names = ParameterNames(model);
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    for (ParameterInfo& source : SourcesOf(model, parameter)) {
+      names.push_back(std::move(source.name));
+    }
+  }
+  return names;
+}
+
 Status CheckParameterPatterns(const JobSpec& job) {
   const std::vector<std::string>& freeze = job.model.freeze;
   std::vector<std::string> grouped;
@@ -89,8 +99,7 @@ Status CheckParameterPatterns(const JobSpec& job) {
     return OkStatus();
   }
   const ModelSpec model = ShapeOf(job).spec;
-  std::vector<std::string> names = ParameterNames(model);
-  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", freeze, names));
+  WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", freeze, ParameterNames(model)));
   // Those in place of a weight are frozen by its name, too.
   const std::vector<ParameterInfo> parameters = ParametersOf(model);
   if (!freeze.empty() && std::all_of(parameters.begin(), parameters.end(),
@@ -98,12 +107,7 @@ Status CheckParameterPatterns(const JobSpec& job) {
     return NothingToTrainError();
   }
   if (grouped.empty()) return OkStatus();
-  for (const ParameterInfo& parameter : parameters) {
-    for (ParameterInfo& source : SourcesOf(model, parameter)) {
-      names.push_back(std::move(source.name));
-    }
-  }
-  return CheckPatterns("optimizer.groups", grouped, names);
+  return CheckPatterns("optimizer.groups", grouped, GroupedNames(model));
 }
 
 Status CheckMatrixPatterns(const std::string& field, const std::vector<std::string>& patterns,

@@ -21,9 +21,12 @@ Status NothingToTrainError();
 /// and of the weights that some are in place of. `model` with vocab_size resolved.
 std::vector<std::string> ParameterNames(const ModelSpec& model);
 
-/// CheckPatterns of model.freeze, which must leave something to train, and of optimizer.groups,
-/// which names sources (TechniqueCost::SourcesOf) too. Of a job whose techniques are valid. Where
-/// model.import_path has not been read, so that the names are not known, nothing is refused.
+/// The names that optimizer.groups may match: those, and of sources (TechniqueCost::SourcesOf).
+std::vector<std::string> GroupedNames(const ModelSpec& model);
+
+/// CheckPatterns of model.freeze, which must leave something to train, and of optimizer.groups. Of
+/// a job whose techniques are valid. Where model.import_path has not been read, so that the names
+/// are not known, nothing is refused.
 Status CheckParameterPatterns(const JobSpec& job);
 
 /// CheckPatterns of a field that names matrices of blocks, as files have them; `trained`: those

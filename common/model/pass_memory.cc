@@ -556,7 +556,8 @@ int64_t EvaluationBytes(const MemoryInputs& inputs) {
     whole.shape.spec = *inputs.evaluated;
     whole.evaluated.reset();
     whole.job_workspace = {};  // of steps alone: all units are multiplied by dense weights
-    return EvaluationBytes(whole);
+    // Steps count those of their own products, which are narrower.
+    return EvaluationBytes(whole) + WidenedBytes(whole);
   }
   const PassSizes size(inputs);
   // All results of a block count as workspace.

@@ -56,6 +56,17 @@ bool LeavesChoices(const JobSpec& job) {
   return job.train.precision == kAuto || LeavesOffload(job.resources);
 }
 
+void DecideWithoutOffload(std::string ResourceSpec::*place, ResourceSpec& resources) {
+  const bool open = resources.offload_optimizer == kAuto || resources.offload_parameters == kAuto;
+  resources.*place = "none";
+  const auto may_be_in_file = [](const std::string& of) { return of == "nvme" || of == kAuto; };
+  if (open && !may_be_in_file(resources.offload_optimizer) &&
+      !may_be_in_file(resources.offload_parameters)) {
+    resources.offload_directory.clear();
+  }
+  if (!Offloads(resources) && !LeavesOffload(resources)) resources.host_link_bytes_per_second = 0;
+}
+
 std::vector<JobSpec> ChoicesOf(const JobSpec& job) {
   std::vector<std::string> precisions = {"fp32", "bf16", "fp16"};
   for (std::string& own : TechniquePrecisions()) precisions.push_back(std::move(own));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "common/spec/job_spec.h"
@@ -16,5 +17,9 @@ bool LeavesChoices(const JobSpec& job);
 /// optimal schedule, too. What a choice has no use for is left out of it: a rate of the link, a
 /// folder, fields of other precisions. Not all are valid.
 std::vector<JobSpec> ChoicesOf(const JobSpec& job);
+
+/// Decides `place`, a field of offload that `resources` leave open, on none. What they have no use
+/// for then is left out, as it is of a choice.
+void DecideWithoutOffload(std::string ResourceSpec::*place, ResourceSpec& resources);
 
 }  // namespace weft

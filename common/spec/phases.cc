@@ -14,6 +14,7 @@
 #include "common/model/technique_cost.h"
 #include "common/spec/compatibility.h"
 #include "common/spec/features.h"
+#include "common/spec/open_choices.h"
 #include "common/spec/phase_search.h"
 
 namespace weft {
@@ -267,6 +268,19 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
   return OkStatus();
 }
 
+Status CheckPhaseChoices(const JobSpec& job, size_t phase) {
+  const JobSpec own = JobOfPhase(job, phase);
+  if (!LeavesChoices(own)) return OkStatus();
+  Status first;
+  for (const JobSpec& choice : ChoicesOf(own)) {
+    if (!ValidateJob(choice).ok()) continue;
+    Status status = CheckPhaseCompatibility(job, phase, choice);
+    if (status.ok()) return status;
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
 }  // namespace
 
 size_t PhaseCount(const JobSpec& job) {
@@ -308,6 +322,21 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
     SetMaskedGrowth({JobOfPhase(job, phase - 1).model, own.growth}, part);
   }
   return part;
+}
+
+JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase) {
+  JobSpec own = JobOfPhase(job, phase);
+  if (job.phases.empty() || MaskedGrowthOf(job)) return own;
+  for (const auto place : {&ResourceSpec::offload_optimizer, &ResourceSpec::offload_parameters,
+                           &ResourceSpec::offload_activations}) {
+    if (own.resources.*place != "auto") continue;
+    JobSpec host = own;
+    host.resources.*place = "host";
+    if (!CheckPhaseCompatibility(job, phase, host).ok()) {
+      DecideWithoutOffload(place, own.resources);
+    }
+  }
+  return own;
 }
 
 void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job) {
@@ -505,6 +534,7 @@ Status CheckPhases(const JobSpec& job) {
   }
   for (size_t i = 0; i < job.phases.size(); ++i) {
     WEFT_RETURN_IF_ERROR(CheckPhaseCompatibility(job, i, JobOfPhase(job, i)));
+    WEFT_RETURN_IF_ERROR(CheckPhaseChoices(job, i));
   }
   return OkStatus();
 }

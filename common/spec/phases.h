@@ -25,6 +25,10 @@ size_t PhaseCount(const JobSpec& job);
 /// before the first one is there to grow from.
 JobSpec JobOfPhase(const JobSpec& job, size_t phase);
 
+/// JobOfPhase as it is planned: what it leaves open of offload (open_choices.h) is decided on none
+/// where a row of refusals about phases refuses the host (CheckPhaseCompatibility).
+JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase);
+
 /// Growth whose new columns, heads, neurons and blocks are masked at first (growth.method msg).
 struct MaskedGrowth {
   ModelSpec before;   ///< The model of the phase before.
@@ -92,8 +96,9 @@ Status SpreadImportedSizes(JobSpec& job);
 Status CheckPhaseCompatibility(const JobSpec& job, size_t phase, const JobSpec& own);
 
 /// Whether the phases fit each other and each is a valid job. kInvalid names the field, as
-/// "phases[2].width": sizes that no growth method makes of those before, or a last phase whose
-/// sizes are not those of model. Of a job with model.import_path most of it is left out.
+/// "phases[2].width": sizes that no growth method makes of those before, a last phase whose sizes
+/// are not those of model, or a phase that refuses every valid choice of what the job leaves open
+/// (ChoicesOf). Of a job with model.import_path most of it is left out.
 Status CheckPhases(const JobSpec& job);
 
 }  // namespace weft

@@ -482,6 +482,32 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
   }
 }
 
+TEST(Phases, ArePlannedWithoutPlacesThatTheyRefuse) {
+  JobSpec job = Stack(3);
+  ResourceSpec& asked = job.resources;
+  asked.offload_optimizer = asked.offload_activations = "auto";
+  asked.offload_directory = "/disk";
+  asked.host_link_bytes_per_second = 1'000'000;
+  for (const size_t phase : {size_t{0}, size_t{1}}) {
+    EXPECT_EQ(ToJson(PlannedJobOfPhase(job, phase)), ToJson(JobOfPhase(job, phase)));
+  }
+  job.phases[1].growth.method = "ligo";
+  EXPECT_EQ(ToJson(PlannedJobOfPhase(job, 0)), ToJson(JobOfPhase(job, 0)));
+  const JobSpec learned = PlannedJobOfPhase(job, 1);
+  EXPECT_TRUE(ValidateJob(learned).ok()) << ValidateJob(learned).message();
+  EXPECT_EQ(learned.resources.offload_optimizer, "none");
+  EXPECT_EQ(learned.resources.offload_activations, "auto");
+  EXPECT_EQ(learned.resources.offload_directory, "");
+  EXPECT_EQ(learned.resources.host_link_bytes_per_second, 1'000'000);
+
+  job.phases[0].search = {.steps = 40, .layers = {1, 2, 3}, .image_sizes = {}};
+  const JobSpec search = PlannedJobOfPhase(job, 0);
+  EXPECT_TRUE(ValidateJob(search).ok()) << ValidateJob(search).message();
+  EXPECT_EQ(search.resources.offload_optimizer, "none");
+  EXPECT_EQ(search.resources.offload_activations, "none");
+  EXPECT_EQ(search.resources.host_link_bytes_per_second, 0);
+}
+
 TEST(Phases, AveragedBlocksWantAverages) {
   JobSpec job = Stack(3);
   job.phases[1].growth.new_blocks = "averaged";

@@ -470,7 +470,7 @@ TEST_P(AnyMesh, HasNoShorterStepThanItsBounds) {
   for (int trial = 0; trial < 30; ++trial) {
     const JobSpec job = cases.NextJob(GetParam());
     const ClusterProfile cluster = cases.NextCluster(GetParam());
-    const JobSet jobs = JobsOf(job, cluster, true);
+    const JobSet jobs = *JobsOf(job, cluster, true);
     // Looks at all.
     for (const Judged& judged : BestFirst(jobs, cluster, 0, 1).Run()) {
       if (!judged.fits) continue;

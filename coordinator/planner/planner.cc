@@ -17,7 +17,6 @@
 #include "common/model/step_extent.h"
 #include "common/model/technique_cost.h"
 #include "common/model/tensor_traffic.h"
-#include "common/spec/compatibility.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/measured_range.h"
@@ -217,8 +216,9 @@ PlanCandidate MakeCandidate(const SearchResult& result, const CostedPlan& costed
   return candidate;
 }
 
-/// `closest`: the plan that needs least; null where there is none.
-Status NothingFits(const JobSpec& job, const CostedPlan* closest) {
+/// `closest`: the plan that needs least; null where there is none. What hints ask for passes
+/// `check`.
+Status NothingFits(const JobSpec& job, const JobCheck& check, const CostedPlan* closest) {
   if (closest == nullptr && (job.resources.min_ranks > 0 || job.resources.max_ranks > 0)) {
     return ExhaustedError(
         "no number of ranks within resources.min_ranks and resources.max_ranks "
@@ -248,8 +248,8 @@ Status NothingFits(const JobSpec& job, const CostedPlan* closest) {
     JobSpec changed = job;
     changed.resources.*what = "host";
     return job.resources.*what == "none" &&
-           ((job.resources.device_memory_bytes > 0 && CheckCompatibility(changed).ok()) ||
-            (least.on_devices && least.ranks == 1 && ValidateJob(changed).ok()));
+           (job.resources.device_memory_bytes > 0 || (least.on_devices && least.ranks == 1)) &&
+           check(changed).ok();
   };
   if (goes_with(&ResourceSpec::offload_optimizer)) {
     text += ", or keep the optimizer off the device (resources.offload_optimizer host)";
@@ -267,8 +267,7 @@ Status NothingFits(const JobSpec& job, const CostedPlan* closest) {
   }
   JobSpec sharded = job;
   sharded.resources.zero_stage = 1;
-  if (least.gradient_ranks() > 1 && job.resources.zero_stage == 0 &&
-      CheckCompatibility(sharded).ok()) {
+  if (least.gradient_ranks() > 1 && job.resources.zero_stage == 0 && check(sharded).ok()) {
     text += ", or shard the optimizer's state (resources.zero_stage 1)";
   }
   return ExhaustedError(text + ", or make model.width or train.sequence_length smaller");
@@ -322,8 +321,8 @@ std::string NearRunsText(const SearchResult& result, const CostedPlan& costed) {
   return text;
 }
 
-/// Of `jobs`, which are those of `asked`.
-Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
+/// Of `jobs`, which are those of `asked` that pass `check`.
+Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const JobCheck& check,
                              const ClusterProfile& cluster, int threads,
                              const std::stop_token& stop) {
   const SearchResults results = Search(jobs, cluster, threads, kSorted, stop);
@@ -343,7 +342,7 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs,
     return TotalBytes(a.costed->memory) < TotalBytes(b.costed->memory);
   });
   if (fitting.empty()) {
-    return NothingFits(asked, infeasible.empty() ? nullptr : infeasible.front().costed);
+    return NothingFits(asked, check, infeasible.empty() ? nullptr : infeasible.front().costed);
   }
   for (size_t i = 0; i < std::min(fitting.size(), kFittingShown); ++i) {
     const auto& [result, costed] = fitting[i];
@@ -408,10 +407,16 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
 }  // namespace
 
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
-                           const std::stop_token& stop, const JobCheck& check) {
+                           const std::stop_token& stop) {
+  return PlanJobPassing(job, cluster, ValidateJob, stop);
+}
+
+Result<PlanReport> PlanJobPassing(const JobSpec& job, const ClusterProfile& cluster,
+                                  const JobCheck& check, const std::stop_token& stop) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const auto plan = [&](const JobSpec& asked) {
-    return PlanAmong(asked, JobsOf(asked, cluster, false, check), cluster, 0, stop);
+  const auto plan = [&](const JobSpec& asked) -> Result<PlanReport> {
+    WEFT_ASSIGN_OR_RETURN(const JobSet jobs, JobsOf(asked, cluster, false, check));
+    return PlanAmong(asked, jobs, check, cluster, 0, stop);
   };
   WEFT_ASSIGN_OR_RETURN(PlanReport report, plan(job));
   return WithWorthOfProducts(job, std::move(report), plan);
@@ -420,7 +425,7 @@ Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
                                        bool any_mesh, size_t count, const JobCheck& check) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const JobSet jobs = JobsOf(job, cluster, any_mesh, check);
+  WEFT_ASSIGN_OR_RETURN(const JobSet jobs, JobsOf(job, cluster, any_mesh, check));
   const SearchResults results = Search(jobs, cluster, 0, count);
   if (!results.has_workers) return NoDevices(WithoutUnfit(jobs.At(0), cluster));
   std::vector<Plan> plans;
@@ -441,11 +446,12 @@ Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile&
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads,
                                const std::stop_token& stop, const JobCheck& check) {
   WEFT_RETURN_IF_ERROR(CheckAsked(job, cluster));
-  const JobSet jobs = JobsOf(job, cluster, true, check);
-  const auto plan = [&](const JobSpec& asked) {
-    return PlanAmong(asked, JobsOf(asked, cluster, true, check), cluster, threads, stop);
+  WEFT_ASSIGN_OR_RETURN(const JobSet jobs, JobsOf(job, cluster, true, check));
+  const auto plan = [&](const JobSpec& asked) -> Result<PlanReport> {
+    WEFT_ASSIGN_OR_RETURN(const JobSet own, JobsOf(asked, cluster, true, check));
+    return PlanAmong(asked, own, check, cluster, threads, stop);
   };
-  Result<PlanReport> report = PlanAmong(job, jobs, cluster, threads, stop);
+  Result<PlanReport> report = PlanAmong(job, jobs, check, cluster, threads, stop);
   if (report.ok()) report = WithWorthOfProducts(job, *std::move(report), plan);
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
     const bool on_devices = WantsDevices(jobs.At(0), cluster);

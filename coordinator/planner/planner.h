@@ -26,18 +26,22 @@ namespace weft::planner {
 /// contradicts itself. kUnavailable: no workers. kExhausted: nothing fits; the message says the
 /// smallest need. kAborted, soon after a request to `stop`.
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
-                           const std::stop_token& stop = {}, const JobCheck& check = ValidateJob);
+                           const std::stop_token& stop = {});
 
-/// As PlanJob, and finds the mesh where the job leaves that open (MeshesOf), with
-/// plans left out that provably are not among those shown. Computes on `threads` threads (0: as
-/// many as the machine runs); the report does not depend on their number. The same errors.
+/// As PlanJob, with those choices alone that pass `check`. kInvalid, as it says, where none does.
+Result<PlanReport> PlanJobPassing(const JobSpec& job, const ClusterProfile& cluster,
+                                  const JobCheck& check, const std::stop_token& stop = {});
+
+/// As PlanJobPassing, and finds the mesh where the job leaves that open (MeshesOf), with plans left
+/// out that provably are not among those shown. Computes on `threads` threads (0: as many as the
+/// machine runs); the report does not depend on their number. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
                                const std::stop_token& stop = {},
                                const JobCheck& check = ValidateJob);
 
-/// The fastest plans that PlanJob, or with `any_mesh` PlanAnyMesh, finds to fit, up to `count`; of
-/// those that differ in nothing but their machines' ranks the fastest. The same errors, but none
-/// where nothing fits.
+/// The fastest plans that PlanJobPassing, or with `any_mesh` PlanAnyMesh, finds to fit, up to
+/// `count`; of those that differ in nothing but their machines' ranks the fastest. The same errors,
+/// but none where nothing fits.
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
                                        bool any_mesh, size_t count,
                                        const JobCheck& check = ValidateJob);

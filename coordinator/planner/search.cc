@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "common/spec/offload.h"
 #include "common/spec/open_choices.h"
@@ -50,6 +51,16 @@ std::string TimesFrom(const WorkerGroups& workers) {
   return "";
 }
 
+/// What `check` says of the first of `choices` that is valid and does not pass; of the first one,
+/// where there is none.
+Status WhyNone(const std::vector<JobSpec>& choices, const JobCheck& check) {
+  for (const JobSpec& choice : choices) {
+    if (!ValidateJob(choice).ok()) continue;
+    if (Status refused = check(choice); !refused.ok()) return refused;
+  }
+  return check(choices.front());
+}
+
 }  // namespace
 
 ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
@@ -69,11 +80,12 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster) {
   return cluster;
 }
 
-JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
-              const JobCheck& check) {
+Result<JobSet> JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
+                      const JobCheck& check) {
   JobSet jobs;
   bool on_devices = false;
-  for (JobSpec& choice : WithUnits(ChoicesOf(job))) {
+  std::vector<JobSpec> choices = WithUnits(ChoicesOf(job));
+  for (JobSpec& choice : choices) {
     if (!check(choice).ok()) continue;
     const bool wants_devices = WantsDevices(choice, cluster);
     if (jobs.empty()) on_devices = wants_devices;
@@ -88,6 +100,8 @@ JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
       jobs.Add(std::move(choice));
     }
   }
+  // The first choice did not pass: it is not one of those in a format, which come last.
+  if (jobs.empty()) return WhyNone(choices, check);
   return jobs;
 }
 

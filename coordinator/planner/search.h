@@ -9,6 +9,7 @@
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
+#include "common/status.h"
 #include "coordinator/planner/costed_plan.h"
 #include "coordinator/planner/job_check.h"
 #include "coordinator/planner/job_set.h"
@@ -49,9 +50,10 @@ ClusterProfile WithoutUnfit(const JobSpec& job, ClusterProfile cluster);
 
 /// Jobs among which the planner chooses when it plans `job`, which is valid: each choice that it
 /// leaves open (ChoicesOf), that passes `check` and that computes where the first possible one
-/// does, on GPUs or processors; with `any_mesh` each of them with any mesh (MeshesOf).
-JobSet JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
-              const JobCheck& check = ValidateJob);
+/// does, on GPUs or processors; with `any_mesh` each of them with any mesh (MeshesOf). At least
+/// one: kInvalid where none is left, as `check` says of a choice.
+Result<JobSet> JobsOf(const JobSpec& job, const ClusterProfile& cluster, bool any_mesh,
+                      const JobCheck& check = ValidateJob);
 
 /// Tries everything, of each of `jobs`, which are those of one job (JobsOf). Of several jobs, what
 /// takes longer than the `wanted` fastest of all that fit, whatever it recomputes

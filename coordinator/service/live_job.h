@@ -63,7 +63,7 @@ struct PlanningPause {
 /// A job that has not ended, or one being changed.
 struct LiveJob {
   JobCase current;
-  /// JobOfPhase of the phase that runs or is next, where that is another than the job.
+  /// PlannedJobOfPhase of the phase that runs or is next, where that is another than the job.
   std::unique_ptr<const JobSpec> own_phase;
   Progress progress;
   bool busy = false;                                       ///< A change is being committed.
@@ -101,7 +101,7 @@ struct LiveJob {
   void SetPhase() {
     own_phase.reset();
     if (current.job.spec.phases.empty()) return;
-    own_phase = std::make_unique<const JobSpec>(JobOfPhase(current.job.spec, current.phase));
+    own_phase = std::make_unique<const JobSpec>(PlannedJobOfPhase(current.job.spec, current.phase));
   }
   LedgerAccount account;                       ///< Of the attempts that have ended.
   Ledger counted;                              ///< What of its time the metrics have.

@@ -36,6 +36,9 @@ class ServicePhasesTest : public ServiceTest {
     spec.phases[1].growth.method = "coalesce";
     spec.phases[2].steps = 5;
     spec.phases[2].growth.method = "decoalesce";
+    return Submit(spec);
+  }
+  std::string Submit(const JobSpec& spec) {
     std::promise<Result<SubmitResult>> promise;
     service_->Submit(spec, "request",
                      [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
@@ -92,6 +95,33 @@ TEST_F(ServicePhasesTest, EachPhaseIsPlannedAndStartedAsTheOneBeforeEnds) {
   const int64_t layers = JobSpec().model.layers;
   EXPECT_THAT(Planned(),
               ElementsAre(std::pair(layers, 10), std::pair(layers / 2, 20), std::pair(layers, 5)));
+}
+
+TEST_F(ServicePhasesTest, APhaseIsPlannedWithoutPlacesThatItRefuses) {
+  auto a = Attach("a");
+  JobSpec spec;
+  spec.name = "job";
+  spec.data.train = {"/data/a"};
+  spec.schedule.warmup_steps = 0;
+  spec.resources.ranks = 1;
+  spec.resources.offload_optimizer = "auto";
+  spec.checkpoint.keep_last = 1;
+  spec.phases.resize(2);
+  spec.phases[0].steps = spec.phases[1].steps = 10;
+  spec.phases[0].layers = spec.model.layers / 2;
+  spec.phases[1].growth.method = "ligo";
+  const std::string id = Submit(spec);
+  ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
+  SaveAt(a, id, 1, 10);
+  Report(a, id, 1, PlacementEvent::kFinished);
+  ASSERT_TRUE(a->Saw("start " + id + " 2 to step 20"));
+  std::lock_guard lock(mutex_);
+  EXPECT_EQ(planned_.front().resources.offload_optimizer, "auto");
+  for (const JobSpec& planned : planned_) {
+    if (planned.model.layers != spec.model.layers) continue;
+    EXPECT_EQ(planned.resources.offload_optimizer, "none");
+  }
+  EXPECT_EQ(planned_.back().model.layers, spec.model.layers);
 }
 
 TEST_F(ServicePhasesTest, APhaseIsNotCompleteBeforeItsLastStepIsReported) {

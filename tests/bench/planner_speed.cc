@@ -195,7 +195,7 @@ std::string RowOf(const Case& wanted, int threads) {
     std::fprintf(stderr, "%s: %s\n", wanted.name, report.status().ToString().c_str());
     return "";
   }
-  const SearchResults found = Search(JobsOf(job, cluster, any_mesh), cluster, threads);
+  const SearchResults found = Search(*JobsOf(job, cluster, any_mesh), cluster, threads);
   const double alone = SecondsOf([&] { return plan(1); });
   const double together = any_mesh ? SecondsOf([&] { return plan(threads); }) : alone;
   return Row(wanted.name, found.considered, LookedAt(found), alone, any_mesh ? together : 0);
@@ -210,7 +210,7 @@ std::string RowOfOpen(int threads) {
   }
   const JobSpec job = OpenJob();
   const auto search = [&](int using_threads) {
-    return Search(JobsOf(job, cluster, false), cluster, using_threads);
+    return Search(*JobsOf(job, cluster, false), cluster, using_threads);
   };
   const SearchResults found = search(threads);
   if (found.fit == 0) {
@@ -241,7 +241,7 @@ std::string RowOfDeep(int threads) {
   job.resources.memory_per_rank_bytes = (bytes_of(*all) + bytes_of(*blocks)) / 2;
   const auto plan = [&] { return PlanJob(job, cluster); };
   if (Report(plan().status()) != 0) return "";
-  const SearchResults found = Search(JobsOf(job, cluster, false), cluster, threads);
+  const SearchResults found = Search(*JobsOf(job, cluster, false), cluster, threads);
   return Row("GPT-2 of 1024 layers on two cores, recompute optimal", found.considered,
              LookedAt(found), SecondsOf(plan), 0);
 }

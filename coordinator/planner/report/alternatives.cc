@@ -181,10 +181,14 @@ Tried Try(const Variant& variant, const ClusterProfile& cluster, const JobCheck&
     tried.answer.reason = FirstReason(runs);
     return tried;
   }
+  const Result<JobSet> jobs = JobsOf(variant.job, cluster, false, check);
+  if (!jobs.ok()) {
+    tried.answer.reason = FirstReason(jobs.status());
+    return tried;
+  }
   tried.answer.reason = "no number of ranks that the cluster has room for divides the batch so";
   const Tried unanswered = tried;
-  const SearchResults results =
-      Search(JobsOf(variant.job, cluster, false, check), cluster, 0, 1, stop);
+  const SearchResults results = Search(*jobs, cluster, 0, 1, stop);
   for (const SearchResult& result : results.found) {
     Tried own = With(unanswered, result);
     if (Further(own, tried)) tried = std::move(own);

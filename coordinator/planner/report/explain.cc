@@ -84,7 +84,7 @@ class Explainer {
 
   Result<PlanReport> PlanOf(const ClusterProfile& cluster) const {
     return query_.any_mesh ? PlanAnyMesh(job_, cluster, 0, stop_, check_)
-                           : PlanJob(job_, cluster, stop_, check_);
+                           : PlanJobPassing(job_, cluster, check_, stop_);
   }
 
   Result<std::vector<FrontierPoint>> Frontier(const ClusterProfile& cluster) const {
@@ -94,7 +94,8 @@ class Explainer {
 
   /// Whether any plan has room in memory, whatever its time.
   bool Fits(const ClusterProfile& part) const {
-    return Search(JobsOf(job_, part, query_.any_mesh, check_), part, 0, 1, stop_).fit > 0;
+    const Result<JobSet> jobs = JobsOf(job_, part, query_.any_mesh, check_);
+    return jobs.ok() && Search(*jobs, part, 0, 1, stop_).fit > 0;
   }
 
   /// How many times the memory of all machines would do, in hundredths; 0: none would.
@@ -233,7 +234,7 @@ Result<PlanExplanation> ExplainPhase(const JobSpec& job, const ClusterProfile& c
                         std::to_string(phases) + "; hint: `weft plan FILE` shows all");
   }
   const auto phase = static_cast<size_t>(query.phase - 1);
-  const JobSpec own = JobOfPhase(job, phase);
+  const JobSpec own = PlannedJobOfPhase(job, phase);
   return Explainer(own, cluster, query, stop, CheckOfPhase(job, phase)).Run();
 }
 

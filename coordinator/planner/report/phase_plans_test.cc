@@ -6,11 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/spec/open_choices.h"
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/planner.h"
+#include "coordinator/planner/report/alternatives.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/planner/report/testing.h"
 
@@ -19,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Large, half in all sizes with a batch that leaves nothing to share, and large again.
 JobSpec VCycle() {
@@ -156,6 +160,69 @@ TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {
   EXPECT_NE(offloaded->report.candidates.front().plan.offload_optimizer, "none");
   job.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
   EXPECT_EQ(ExplainPlan(job, TwoMachines(), query).status().code(), StatusCode::kExhausted);
+  EXPECT_EQ(PlanJob(PlannedJobOfPhase(job, 0), TwoMachines()).status().code(),
+            StatusCode::kExhausted)
+      << "submitted, it is planned likewise";
+}
+
+TEST(PhasePlans, AJobOfWhichAPhaseRefusesAllThatIsOpenIsRefused) {
+  JobSpec search = TwoPhases(), learned = TwoPhases();
+  search.train.global_batch = 2;
+  search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
+  learned.phases[1].growth.method = "ligo";
+  for (const JobSpec& asked : {search, learned}) {
+    JobSpec job = asked;
+    job.resources.offload_optimizer = "auto";
+    EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+    JobSpec delayed = job, weights = job;
+    delayed.resources.delayed_update = true;
+    weights.resources.offload_parameters = "host";
+    for (const JobSpec& outside : {delayed, weights}) {
+      const Status status = PlanPhases(outside, TwoMachines(), {}).status();
+      EXPECT_EQ(status.code(), StatusCode::kInvalid);
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("phases["),
+                        HasSubstr("does not go with resources.offload_optimizer host")));
+    }
+  }
+}
+
+TEST(PhasePlans, WhereNoChoicePassesTheCheckItSaysWhy) {
+  JobSpec job = SmallGpt2();
+  job.resources.offload_optimizer = "auto";
+  const JobCheck open_alone = [](const JobSpec& planned) {
+    return LeavesChoices(planned) ? OkStatus() : InvalidError("it is to be open");
+  };
+  const ClusterProfile machines = TwoMachines();
+  for (const Status& status : {PlanJobPassing(job, machines, open_alone).status(),
+                               PlanAnyMesh(job, machines, 0, {}, open_alone).status(),
+                               FastestPlans(job, machines, false, 1, open_alone).status()}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_EQ(status.message(), "it is to be open");
+  }
+  for (const Alternative& way : AlternativesOf(job, machines, nullptr, open_alone)) {
+    EXPECT_FALSE(way.fits) << way.name;
+  }
+}
+
+TEST(PhasePlans, HintsAreWhatThePhaseAllows) {
+  const auto message = [](const JobSpec& job) {
+    const auto report =
+        PlanJobPassing(PlannedJobOfPhase(job, 1), TwoMachines(), CheckOfPhase(job, 1));
+    EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
+    return report.status().message();
+  };
+  JobSpec device = TwoPhases(), ranks = TwoPhases();
+  device.resources.ranks = 1;
+  device.resources.device_memory_bytes = int64_t{256} << 20;
+  ranks.train.global_batch = 16;
+  ranks.resources.ranks = 2;
+  ranks.resources.memory_per_rank_bytes = int64_t{256} << 20;
+  EXPECT_THAT(message(device), HasSubstr("(resources.offload_optimizer host)"));
+  EXPECT_THAT(message(ranks), HasSubstr("(resources.zero_stage 1)"));
+  device.phases[1].growth.method = ranks.phases[1].growth.method = "ligo";
+  EXPECT_THAT(message(device), Not(HasSubstr("(resources.offload_optimizer host)")));
+  EXPECT_THAT(message(ranks), Not(HasSubstr("(resources.zero_stage 1)")));
 }
 
 TEST(PhasePlans, ThePhaseThatIsAskedForIsOneOfTheJob) {

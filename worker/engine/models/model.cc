@@ -104,7 +104,7 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
                                  std::unique_ptr<T> model) {
   ParameterSet& parameters = model->parameters();
   if (parameters.of_stage()) {
-    parameters.SetNetwork(ParameterNames(model->spec()), DistinctBlocks(model->spec()));
+    parameters.SetNetwork(GroupedNames(model->spec()), DistinctBlocks(model->spec()));
   }
   WEFT_RETURN_IF_ERROR(parameters.Freeze(model->spec().freeze));
   for (const std::unique_ptr<Technique>& technique : model->techniques()) {

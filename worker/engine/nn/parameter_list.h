@@ -184,8 +184,8 @@ class ParameterList {
     parameters_[index].counted = counts;
   }
 
-  /// Says what the parameters of the whole network are called, in the order of the forward pass,
-  /// and how many distinct blocks it has, where other ranks have some. Before Freeze.
+  /// Says what the parameters of the whole network are called, sources of some of them too, and how
+  /// many distinct blocks it has, where other ranks have some. Before Freeze.
   void SetNetwork(std::vector<std::string> names, int64_t blocks) {
     names_ = std::move(names);
     blocks_ = blocks;

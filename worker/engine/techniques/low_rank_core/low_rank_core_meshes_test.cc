@@ -81,6 +81,18 @@ TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
   }
 }
 
+// A stage has some of the rests that the pattern names, or none.
+TEST(LowRankCoreMeshes, GroupsNameTheRestsOfAllStages) {
+  MeshCase c = CoreCase();
+  c.job.optimizer.weight_decay = 0.5;
+  c.job.optimizer.groups = {
+      {.parameters = {"*.rest"}, .learning_rate_scale = 0.5, .weight_decay = 0.0},
+      {.parameters = {"*.h.1.*.core_in"}, .learning_rate_scale = 2, .weight_decay = {}}};
+  c.plan.mesh.pipeline = 2;
+  c.plan.stage_blocks = {1, 1};
+  ExpectFollowsOneRank(c);
+}
+
 // The factors of each rank are parts of those of the whole weight.
 TEST(LowRankCoreMeshes, TensorParallelRanksStartAtTheNearestCoreOfImportedWeights) {
   MeshCase c = CoreCase();
