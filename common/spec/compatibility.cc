@@ -36,7 +36,8 @@ constexpr std::string_view kWholeReplicas = "data parallelism or ZeRO";
 constexpr std::string_view kSameSteps = "the ranks of a worker would have to end a round together";
 constexpr std::string_view kCountedRounds = "train.local_steps in place of local_round_seconds";
 constexpr std::string_view kOtherUnits = "each stage has other units";
-constexpr std::string_view kSomeLeftOut = "steps of few layers leave some blocks out";
+constexpr std::string_view kSomeLeftOut =
+    "steps of a search differ in their layers or their tokens";
 constexpr std::string_view kEachLearns =
     "growth is learned by ranks that each have the whole model on their device";
 constexpr std::string_view kPlainGrowth =
@@ -67,7 +68,8 @@ const Refusal kRows[] = {
     {&kTensorParallel2d, &kBranchScaling,
      "the initialization scales residual branches, whose features a grid divides",
      "model.initialization.method gpt2"},
-    {&kTensorParallel2d, &kExperts, kBothSides, "resources.tensor_rows 1"},
+    {&kTensorParallel2d, &kExperts, "weights of experts would have to be divided along both sides",
+     "resources.tensor_rows 1"},
 
     {&kContextParallel, &kEncoder, kDecodersAlone, kDecoderHint},
     {&kContextParallel, &kNoBlocks, "no token sees another one", kSomeBlocks},

@@ -75,11 +75,11 @@ class EquivalenceMatrix : public EquivalenceOfMeshes, public ::testing::WithPara
 /// experts whose tokens come from other ranks or micro-batches: what is kept in bits is rounded
 /// elsewhere, and gradients are the same on average alone; of the same groups other orders of sums
 /// round a few numbers otherwise. In FP8 a rank scales what it has of a
-/// micro-batch in the first step, or the sequences of it that a branch picks, and other parts have
-/// other roundings; so have the partial sums of tensor-parallel ranks, in bf16. Where weights are
-/// kept by such gradients, some are others, as are elements that an estimate of gradients draws.
-/// Scores of GraSP are differences of gradients: already another order of sums exchanges some
-/// weights at the threshold.
+/// micro-batch, in the first step or with `current` in every step, or the sequences of it that a
+/// branch picks, and other parts have other roundings; so have the partial sums of tensor-parallel
+/// ranks, in bf16. Where weights are kept by such gradients, some are others, as are elements that
+/// an estimate of gradients draws. Scores of GraSP are differences of gradients: already another
+/// order of sums exchanges some weights at the threshold.
 double ToleranceOf(const Combination& combination) {
   const JobSpec job = JobOf(combination);
   const ResourceSpec& resources = job.resources;

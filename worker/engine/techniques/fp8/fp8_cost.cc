@@ -53,7 +53,8 @@ const Refusal kFp8Refusals[] = {
     {&kFp8, &kOffloadOptimizer,
      "operands would have to be made of weights as they come from the host",
      "train.precision bf16"},
-    {&kFp8, &kTensorParallel2d, kBothSides, "resources.tensor_rows 1, or train.precision bf16"},
+    {&kFp8, &kTensorParallel2d, "scales would have to be found of parts along both sides",
+     "resources.tensor_rows 1, or train.precision bf16"},
 };
 
 class Fp8Cost : public TechniqueCost {

@@ -42,7 +42,8 @@ constexpr std::string_view kMasked =
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kNestedModel, &kTensorParallel2d, kBothSides, "resources.tensor_rows 1"},
+      {&kNestedModel, &kTensorParallel2d, "neurons would have to be masked in a grid",
+       "resources.tensor_rows 1"},
       {&kNestedModel, &kContextParallel,
        "the technique is made for ranks that have whole sequences", "data or tensor parallelism"},
       {&kNestedModel, &kPipelineParallel, kAllBlocksHere, "data or tensor parallelism"},
@@ -64,7 +65,8 @@ std::span<const Refusal> Rows() {
       {&kNestedModel, &StructuredMatricesTechniqueCost().feature(), kMasked, kOneOfTwo},
       {&kNestedModel, &StructuredPruningTechniqueCost().feature(),
        "both say which neurons are masked", kOneOfTwo},
-      {&kNestedModel, &PruningTechniqueCost().feature(), kOneProducts, kOneOfTwo},
+      {&kNestedModel, &PruningTechniqueCost().feature(),
+       "masks of weights would have to be those of both networks", kOneOfTwo},
       {&kNestedModel, &PeftTechniqueCost().feature(), kMasked, kOneOfTwo},
       {&kNestedModel, &WeightQuantizationTechniqueCost().feature(), kMasked, kOneOfTwo},
       {&kNestedModel, &LowRankCoreTechniqueCost().feature(),

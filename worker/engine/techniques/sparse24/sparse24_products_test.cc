@@ -64,11 +64,9 @@ void ExpectFollowsMaskedNetwork(const ModelSpec& spec, const std::string& method
 }
 
 TEST(Sparse24, FollowsTheMaskedNetwork) {
-  ModelSpec squared = TinyModel();
-  squared.activation = "squared_relu";
   for (const char* method : {"masked_decay", "sr_ste", "static"}) {
     SCOPED_TRACE(method);
-    for (const ModelSpec& spec : {TinyModel(), squared, Llama(), Bert(), Vit()}) {
+    for (const ModelSpec& spec : {TinyModel(), WithSquaredRelu(), Llama(), Bert(), Vit()}) {
       ExpectFollowsMaskedNetwork(spec, method);
     }
   }
@@ -174,11 +172,6 @@ TEST(Sparse24, SlopePrunesTwiceForTheGradientOfTheInput) {
       EXPECT_NEAR(dx.As<float>()[row * in + i], sum, 1e-5);
     }
   }
-}
-
-ModelSpec WithSquaredRelu(ModelSpec spec = TinyModel()) {
-  spec.activation = "squared_relu";
-  return spec;
 }
 
 // Of each four columns of what the MLP makes two count, and the loss has the gradients of that.

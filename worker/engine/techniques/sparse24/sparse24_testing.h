@@ -37,6 +37,11 @@ inline ModelSpec Llama() {
   return spec;
 }
 
+inline ModelSpec WithSquaredRelu(ModelSpec spec = TinyModel()) {
+  spec.activation = "squared_relu";
+  return spec;
+}
+
 inline JobSpec JobOf(const SparsitySpec& spec, int64_t steps = 12) {
   JobSpec job = TinyJob();
   job.train.steps = steps;
