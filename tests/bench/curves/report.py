@@ -35,7 +35,7 @@ class Claim:
 @dataclasses.dataclass
 class Report:
     title: str
-    text: str
+    text: str  # paragraphs with an empty line between
     claims: list
     table: list  # rows of cells, the first is the head
     panels: list
@@ -49,7 +49,7 @@ def wrapped(text, indent=""):
 def section(name, report, plots):
     """A report in Markdown; `plots` is where the pictures are, seen from the page, or None."""
     head, *rows = report.table
-    lines = [f"## {report.title}", "", wrapped(report.text), ""]
+    lines = [f"## {report.title}", "", "\n\n".join(map(wrapped, report.text.split("\n\n"))), ""]
     lines += [wrapped(f"- {'Holds' if claim.holds else '**Does not hold**'}: {claim.text}", "  ")
               for claim in report.claims]
     if plots:

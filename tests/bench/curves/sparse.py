@@ -112,7 +112,7 @@ class Sparsity:
                  f"{self.decays['masked_decay']:g} (masked decay) and {self.decays['sr_ste']:g} "
                  "(SR-STE), the best of three for the first seed. Without masks the better rate is "
                  f"{self.dense_rate:g}, at which methods with masks lose or diverge; the claims are "
-                 "about the better of the two. Three seeds. A step's time is that of "
+                 "about the better of the two. Three seeds.\n\nA step's time is that of "
                  f"{self.timed_steps} steps of the same "
                  "schedule on one thread, the least of three turns, with mask searches and all "
                  f"else. MLPs this narrow (128 by {self.mlp_width}) are below the sizes at which "
@@ -267,10 +267,11 @@ class Densities:
         return Report(
             title="Loss by density",
             text="The character GPT, 400 steps, when a share of the weights of its blocks is "
-                 "trained: [pruned](../techniques/pruning.md) before the training (random by ERK, "
+                 "trained. [Pruned](../techniques/pruning.md): before the training (random by ERK, "
                  "magnitude, SNIP, GraSP, SynFlow over all matrices together), during it (SET, "
                  "RigL), after trainings that each halve the weights and go back to step "
-                 f"{self.rewind_step} (lottery ticket); without neurons that a search has found "
+                 f"{self.rewind_step} (lottery ticket).\n\n"
+                 "Without neurons that a search has found "
                  "([Early-Bird](../techniques/structured_pruning.md)); fine-tuned to 2:4 sparse "
                  f"MLPs in {self.fine_tuning['steps']} more steps ([SparseDM's rule]"
                  "(../techniques/sparse24.md)); factors of [low rank]"

@@ -66,7 +66,8 @@ inline Rows Product(const Rows& x, const Row& weight, const Row& bias) {
 /// What networks have in common: their tensors, and the masks of Yao et al. 2024 (arXiv 2305.02869,
 /// section 3). These are of the residual stream after each norm, whose statistics weigh the
 /// columns, and of what is added to it; of heads and neurons before the products that read them; of
-/// blocks, which pass on a share. Written from the papers, apart from the engine.
+/// blocks, which pass on a share. Written from the papers, apart from the engine except
+/// for the angles of rotary embeddings and which blocks are new.
 class Network {
  public:
   /// `tensors` outlive it. `growth`: what the masks of step `step` are of; none: all is 1.

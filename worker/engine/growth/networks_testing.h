@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -37,12 +38,15 @@ inline void SetValues(TinyRun& run, const TensorsByName& tensors) {
   WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
 }
 
-/// The largest difference, as a share of the largest number of `truth`.
+/// The largest difference, as a share of the largest number of `truth`. Not a number, which is
+/// neither less nor more than a limit, where one of `numbers` is not finite or sizes differ.
 template <class Numbers, class Truth>
 double Distance(const Numbers& numbers, const Truth& truth) {
-  EXPECT_EQ(numbers.size(), truth.size());
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  if (numbers.size() != truth.size()) return kNone;
   double difference = 0, largest = 0;
   for (size_t i = 0; i < truth.size(); ++i) {
+    if (!std::isfinite(numbers[i])) return kNone;
     const double expected = truth[i];
     difference = std::max(difference, std::abs(numbers[i] - expected));
     largest = std::max(largest, std::abs(expected));
