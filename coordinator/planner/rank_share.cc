@@ -157,7 +157,7 @@ StepInputs RankShare::NearestRanks(int64_t threads, int64_t micro_batch) const {
   inputs.precision = &precision_;
   inputs.threads = threads;
   inputs.tokens = micro_batch * (SequenceLength(job_) / job_.resources.context_parallel);
-  inputs.second_pass = SecondPassOf(shape_.spec, job_.train);
+  inputs.second_pass = SecondPassOf(inputs.shape.spec, job_.train);
   inputs.most_on_worker = std::max<int64_t>(workers_.MostOnWorker(threads), 1);
   // On processors those that are alone take no turns.
   inputs.ranks_on_worker = workers_.on_devices() ? inputs.most_on_worker : 1;

@@ -326,13 +326,14 @@ class TwoStages : public testing::Test {
     inputs_.bucket_bytes = int64_t{1} << 40;
   }
   StagePasses PassesOn(const StepRates& rates) const {
-    return {shapes_, 1, 256, kBf16Precision, {}, 0, rates, 1, 1};
+    return {shapes_, 1, 256, kBf16Precision, {}, 0, rates, 1, 1, {}, train_};
   }
   PipelineForecast Predict(const std::vector<std::vector<PipelinePlace>>& places) const {
     return PredictPipeline(inputs_, {.cut = cut_, .places = places, .within_worker = false});
   }
 
   const StageShapes shapes_{Shape()};
+  const TrainSpec train_;
   const std::vector<int64_t> cut_ = {6, 6};
   StepInputs inputs_;
 };

@@ -1,1 +1,1 @@
-weft_on_isa(avx2 engine_averaging_test)
+weft_each_isa(engine_averaging_test)

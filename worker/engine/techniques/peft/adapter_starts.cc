@@ -111,7 +111,7 @@ Factors LargestSingularValues(const DoubleMatrix& weight, int64_t rank) {
   constexpr double kEnough = 1e-12;
   const int64_t all = std::min(weight.rows, weight.columns);
   const int64_t wanted = 2 * rank + 8;
-  const bool whole = all <= 4 * wanted;
+  const bool whole = all <= 2 * wanted;
   const int64_t size = whole ? all : wanted;
   const int most_steps = whole ? 1 : 300;
   const DoubleMatrix turned = Turned(weight);
