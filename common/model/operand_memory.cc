@@ -28,7 +28,7 @@ int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
     case ProductKind::kTiles:
       return padding.bf16_else;
     case ProductKind::kEmulated:
-      return in_format ? 0 : padding.emulated_bf16;
+      return padding.emulated_bf16;  // of matrices that are not in tiles alone
     case ProductKind::kNative:
       if (inputs.precision->products != DType::kBF16) break;
       return in_format ? padding.bf16_else : padding.bf16;

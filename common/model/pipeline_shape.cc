@@ -56,7 +56,6 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.partial_gradients,
           &shape.packed,
           &shape.packed_in_tiles,
-          &shape.packed_adapters,
           &shape.packed_padding.f32,
           &shape.packed_padding.f32_else,
           &shape.packed_padding.bf16,

@@ -40,7 +40,9 @@ void Add(Sizes& sizes, int64_t m, int64_t n, int64_t k) {
   sizes[2].Add(k);
 }
 
-Sizes ProductsOf(const JobSpec& job, const CostedPlan& costed) {
+/// Of the products with weights that the measured rates are of. `in_format`: these are of operands
+/// in a format, and adapters' products are dense.
+Sizes ProductsOf(const JobSpec& job, const CostedPlan& costed, bool in_format) {
   const int64_t length = SequenceLength(job) / costed.context;
   const std::vector<Gemm> products =
       WeightGemms(ShapeOfRank(job), costed.micro_batch * length, SequenceLength(job),
@@ -49,6 +51,7 @@ Sizes ProductsOf(const JobSpec& job, const CostedPlan& costed) {
   for (const Gemm& product : products) work += product.Flops();
   Sizes sizes;
   for (const Gemm& product : products) {
+    if (in_format && product.of_adapter) continue;
     if (product.Flops() > kSmallShare * work) Add(sizes, product.m, product.n, product.k);
   }
   return sizes;
@@ -82,7 +85,7 @@ std::vector<Extrapolation> OutsideOf(const JobSpec& job, const WorkerProfile& wo
     for (const std::string& name : precisions) known += (known.empty() ? "" : ", ") + name;
     outside.push_back(OutsideKinds("products of", std::string(precision), known));
   } else {
-    const Sizes needed = ProductsOf(job, costed);
+    const Sizes needed = ProductsOf(job, costed, format != nullptr);
     for (size_t i = 0; i < needed.size(); ++i) {
       const Span& span = measured[i];
       if (needed[i].high > kNear * span.high) {

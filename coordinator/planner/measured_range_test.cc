@@ -51,6 +51,21 @@ WorkerProfile Worker(const std::string& id, int64_t cores, int64_t least, int64_
   return worker;
 }
 
+/// A worker with two GPUs, which have measured nothing.
+WorkerProfile GpuWorker() {
+  WorkerProfile worker = Worker("g", 8, 128, 1024);
+  worker.device = "cuda";
+  for (int index = 0; index < 2; ++index) {
+    DeviceSpec device;
+    device.index = index;
+    device.name = "NVIDIA H100 80GB HBM3";
+    device.compute_capability = "9.0";
+    device.memory_bytes = device.memory_limit_bytes = 80 * kGiB;
+    worker.devices.push_back(device);
+  }
+  return worker;
+}
+
 std::string Reason(const JobSpec& job, const ClusterProfile& cluster) {
   const Result<PlanReport> report = PlanJob(job, cluster);
   EXPECT_TRUE(report.ok()) << report.status().message();
@@ -93,16 +108,7 @@ TEST(OutsideMeasured, NamesThreadsPrecisionsAndLinks) {
 }
 
 TEST(OutsideMeasured, OfGpusLooksAtTheirOwnMeasurements) {
-  WorkerProfile worker = Worker("g", 8, 128, 1024);
-  worker.device = "cuda";
-  for (int index = 0; index < 2; ++index) {
-    DeviceSpec device;
-    device.index = index;
-    device.name = "NVIDIA H100 80GB HBM3";
-    device.compute_capability = "9.0";
-    device.memory_bytes = device.memory_limit_bytes = 80 * kGiB;
-    worker.devices.push_back(device);
-  }
+  WorkerProfile worker = GpuWorker();
   JobSpec job = Job();
   job.train.precision = "bf16";
   EXPECT_THAT(Reason(job, {{worker}}), EndsWith("measured: products of bf16 (measured: none), "
@@ -111,6 +117,24 @@ TEST(OutsideMeasured, OfGpusLooksAtTheirOwnMeasurements) {
     device.gemm.push_back({"bf16", 512, 512, 512, 1, 300e12});
     device.links.push_back({1 - device.index, "nvlink", true, 200e9});
   }
+  EXPECT_THAT(Reason(job, {{worker}}), Not(HasSubstr("beyond")));
+}
+
+// Sizes were measured of FP8 products, and adapters' products are in bf16.
+TEST(OutsideMeasured, OfFp8LooksAtProductsOfWeightsAlone) {
+  WorkerProfile worker = GpuWorker();
+  for (DeviceSpec& device : worker.devices) {
+    device.gemm.push_back({"bf16", 512, 512, 512, 1, 300e12});
+    device.gemm.push_back({"fp8", 512, 512, 512, 1, 500e12});
+    device.links.push_back({1 - device.index, "nvlink", true, 200e9});
+  }
+  JobSpec job = Job();
+  job.model.peft.method = "lora";
+  job.model.peft.rank = 64;
+  job.model.peft.target_modules = {"all-linear"};
+  job.train.precision = "bf16";
+  EXPECT_THAT(Reason(job, {{worker}}), HasSubstr("inner size of products 64 (measured: 512"));
+  job.train.precision = "fp8";
   EXPECT_THAT(Reason(job, {{worker}}), Not(HasSubstr("beyond")));
 }
 

@@ -1,9 +1,14 @@
 // A rank whose network learns what to add to the logits of a frozen one.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/trainer/testing/trainer_process.h"
@@ -41,6 +46,16 @@ class AddedNetworkTest : public TrainerProcessTest {
     job.train.value_learning.base.import_path = base;
     job.train.value_learning.logit_penalty = 0.01;
     return spec;
+  }
+
+  /// The penalties of all steps that a rank takes from now on.
+  static std::vector<double> Penalties(Rank& rank) {
+    std::vector<double> penalties;
+    while (const std::optional<ProgressMessage> step = rank.Await<ProgressMessage>()) {
+      const auto found = step->technique_metrics.find("value_logit_penalty_nats");
+      penalties.push_back(found == step->technique_metrics.end() ? std::nan("") : found->second);
+    }
+    return penalties;
   }
 
   /// The last number of the base's weights becomes another one.
@@ -91,15 +106,27 @@ TEST_F(AddedNetworkTest, LooksAtItsFolderEarlyAlsoWhenItResumes) {
       << "what loads it later does not name the field";
 }
 
+// Sums of squares that ranks have parts of, or all of them the same, count once.
 TEST_F(AddedNetworkTest, TwoRanksTrainAsOneDoes) {
   const AttemptSpec one = Value("one", folder_);
-  ASSERT_EQ(Start(one)->Wait(), kExitDone);
+  auto alone = Start(one, "", true);
+  const std::vector<double> penalties = Penalties(*alone);
+  ASSERT_EQ(alone->Wait(), kExitDone);
+  ASSERT_EQ(std::ssize(penalties), one.job.train.steps);
+  // A classifier of zeros has none in the first step.
+  EXPECT_GT(penalties.back(), 0);
   const auto expect_same = [&](AttemptSpec two) {
-    auto first = Start(two);
-    two.rank = 1;
-    auto second = Start(two);
-    ASSERT_EQ(first->Wait(), kExitDone);
-    ASSERT_EQ(second->Wait(), kExitDone);
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (two.rank = 0; two.rank < 2; ++two.rank) ranks.push_back(Start(two, "", true));
+    ServeStore(ranks);
+    for (const std::unique_ptr<Rank>& rank : ranks) {
+      const std::vector<double> own = Penalties(*rank);
+      ASSERT_EQ(rank->Wait(), kExitDone);
+      ASSERT_EQ(own.size(), penalties.size());
+      for (size_t step = 0; step < penalties.size(); ++step) {
+        EXPECT_NEAR(own[step], penalties[step], 1e-4 * penalties[step]) << step;
+      }
+    }
     EXPECT_THAT(Losses(two), testing::Pointwise(testing::DoubleNear(1e-5), Losses(one)));
   };
   for (const int64_t zero_stage : {0, 1, 2, 3}) {
@@ -118,6 +145,12 @@ TEST_F(AddedNetworkTest, TwoRanksTrainAsOneDoes) {
     two.job.resources.sequence_parallel = two.plan.sequence_parallel = sequence;
     expect_same(two);
   }
+  SCOPED_TRACE("grid");
+  AttemptSpec grid = Value("grid", folder_);
+  grid.world_size = grid.job.resources.ranks = 2;
+  grid.job.resources.tensor_parallel = grid.plan.mesh.tensor = 2;
+  grid.job.resources.tensor_rows = grid.plan.tensor_rows = 2;
+  expect_same(grid);
 }
 
 TEST_F(AddedNetworkTest, RefusesFoldersThatDoNotFit) {

@@ -2,11 +2,8 @@
 
 #include <chrono>
 #include <cmath>
-#include <thread>
 
 #include <gmock/gmock.h>
-
-#include "worker/engine/comm/hash_store.h"
 
 namespace weft::trainer {
 namespace {
@@ -192,29 +189,6 @@ TEST_F(TrainerProcessTest, RanksThatShareSequencesSaveOnceAndGoOnAloneOrTogether
     EXPECT_THAT(Losses(changing), testing::Pointwise(testing::DoubleNear(1e-5), expected));
     EXPECT_EQ(FinalState(changing).size(), FinalState(alone).size());
   }
-}
-
-/// The daemon's part of the rendezvous, until every rank trains.
-void ServeStore(std::vector<std::unique_ptr<Rank>>& ranks) {
-  engine::HashStore store;
-  std::vector<std::thread> threads;
-  for (std::unique_ptr<Rank>& rank : ranks) {
-    threads.emplace_back([&store, &rank] {
-      while (std::optional<RankMessage> message = rank->Next()) {
-        ASSERT_FALSE(std::holds_alternative<FailedMessage>(*message)) << ToLine(*message);
-        if (std::holds_alternative<StartedMessage>(*message)) return;
-        if (auto* set = std::get_if<StoreSetMessage>(&*message)) {
-          ASSERT_TRUE(store.Set(set->key, set->value_hex).ok());
-          rank->Send(StoreReplyMessage{set->request_id, "", ""});
-        } else if (auto* get = std::get_if<StoreGetMessage>(&*message)) {
-          Result<std::string> value = store.Get(get->key, std::chrono::seconds(30));
-          ASSERT_TRUE(value.ok()) << value.status().message();
-          rank->Send(StoreReplyMessage{get->request_id, "", *value});
-        }
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 class LostRankTest : public TrainerProcessTest {

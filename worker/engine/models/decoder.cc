@@ -221,7 +221,7 @@ Status Decoder::Pack(Context& context, Repack what) {
   if (embedding_in_) WEFT_RETURN_IF_ERROR(embedding_in_->Pack(context, what));
   WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   if (ProductsFactory* products = block_products()) {
-    WEFT_RETURN_IF_ERROR(products->StartPack(context));
+    WEFT_RETURN_IF_ERROR(products->StartPack(context, what));
   }
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));

@@ -1,5 +1,6 @@
 #include "worker/engine/models/model.h"
 
+#include "common/check.h"
 #include "common/model/model_sizes.h"
 #include "common/model/name_patterns.h"
 #include "common/model/technique_cost.h"
@@ -237,6 +238,8 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .logits_source = options.logits_source})) {
   for (const std::unique_ptr<Technique>& technique : techniques_) {
     if (ProductsFactory* const products = technique->BlockProducts(block_products_)) {
+      WEFT_CHECK(block_products_ == nullptr || technique->CombinesProducts(),
+                 "two techniques make the products of blocks");
       block_products_ = products;
     }
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();

@@ -227,9 +227,9 @@ class ProductsFactory {
   /// Allocates memory for what layers have in common.
   virtual Status Allocate(Context& context) = 0;
 
-  /// Renews what layers have in common, before each is packed. Tensor-parallel ranks call it
-  /// together.
-  virtual Status StartPack(Context& context) = 0;
+  /// Renews what layers have in common, where `what` has changed, before each is packed.
+  /// Tensor-parallel ranks call it together.
+  virtual Status StartPack(Context& context, Repack what) = 0;
 };
 
 /// How products with weights are computed.

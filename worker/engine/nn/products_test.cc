@@ -50,7 +50,7 @@ class NotingFactory : public ProductsFactory {
   }
   void SetStage(const std::vector<Shard::Range>&, int64_t) override {}
   Status Allocate(Context&) override { return OkStatus(); }
-  Status StartPack(Context&) override { return OkStatus(); }
+  Status StartPack(Context&, Repack) override { return OkStatus(); }
 
   NotingProducts::Notes notes;
 };

@@ -151,6 +151,9 @@ class Technique {
   /// combines with one of these makes its own of them. Asked before there are layers, which it
   /// outlives.
   virtual ProductsFactory* BlockProducts(ProductsFactory* /*before*/) { return nullptr; }
+  /// Whether BlockProducts makes its own of those of the techniques before this one. Where it does
+  /// not, the job has no other technique that makes products (TechniqueCost::refusals).
+  virtual bool CombinesProducts() const { return false; }
 
   /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.

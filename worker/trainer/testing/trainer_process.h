@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +17,8 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -26,6 +29,7 @@
 #include "common/spec/attempt_spec.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
+#include "worker/engine/comm/hash_store.h"
 #include "worker/trainer/control.h"
 
 namespace weft::trainer {
@@ -126,6 +130,29 @@ class Rank {
   int control_ = -1;
   std::string pending_;
 };
+
+/// The daemon's part of the rendezvous, until every rank trains.
+inline void ServeStore(const std::vector<std::unique_ptr<Rank>>& ranks) {
+  engine::HashStore store;
+  std::vector<std::thread> threads;
+  for (const std::unique_ptr<Rank>& rank : ranks) {
+    threads.emplace_back([&store, &rank] {
+      while (std::optional<RankMessage> message = rank->Next()) {
+        ASSERT_FALSE(std::holds_alternative<FailedMessage>(*message)) << ToLine(*message);
+        if (std::holds_alternative<StartedMessage>(*message)) return;
+        if (auto* set = std::get_if<StoreSetMessage>(&*message)) {
+          ASSERT_TRUE(store.Set(set->key, set->value_hex).ok());
+          rank->Send(StoreReplyMessage{set->request_id, "", ""});
+        } else if (auto* get = std::get_if<StoreGetMessage>(&*message)) {
+          Result<std::string> value = store.Get(get->key, std::chrono::seconds(30));
+          ASSERT_TRUE(value.ok()) << value.status().message();
+          rank->Send(StoreReplyMessage{get->request_id, "", *value});
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 /// Runs rank processes in a folder of its own.
 class TrainerProcessTest : public testing::Test {

@@ -110,7 +110,7 @@ struct AdaptedLayer {
     Expect(parameters.Allocate(context, true));
     Expect(adapters.Allocate(context));
     Expect(parameters.Initialize(4));
-    Expect(adapters.StartPack(context));
+    Expect(adapters.StartPack(context, Repack::kAll));
     Expect(linear.Pack(context, Repack::kAll));
     gradients = std::make_unique<ParameterGradients>(parameters.DifferentiatedGradients());
     x = Random(kIn, 1, 20);

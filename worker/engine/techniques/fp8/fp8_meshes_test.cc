@@ -151,10 +151,10 @@ Codes CodesOf(const std::vector<float>& values, const Shape& shape, Collective* 
   std::vector<float> own = values;
   const TensorView view(own.data(), DType::kF32, shape);
   const int64_t layer = fp8.AddLayer({.inputs = true});
-  const int64_t number = fp8.AddWeight([view] { return view; });
+  const int64_t number = fp8.AddWeight([view] { return view; }, [] { return true; });
   WEFT_CHECK(fp8.Allocate(context).ok(), "allocate");
   Fp8Tensor weight;
-  WEFT_CHECK(fp8.AgreeOnWeights(context).ok(), "agree");
+  WEFT_CHECK(fp8.AgreeOnWeights(context, Repack::kAll).ok(), "agree");
   WEFT_CHECK(fp8.QuantizeWeight(context, number, view, weight).ok(), "weight");
   Tensor x = *Tensor::New(context, Component::kActivations, DType::kF32, shape);
   std::copy(own.begin(), own.end(), x.view().As<float>());
@@ -184,6 +184,42 @@ TEST(Fp8Meshes, CodesOfPartsAreThoseOfTheWhole) {
     EXPECT_TRUE(std::equal(own.weight.begin(), own.weight.end(), truth.weight.begin() + begin));
     EXPECT_TRUE(std::equal(own.input.begin(), own.input.end(), truth.input.begin() + begin));
   });
+}
+
+// Of frozen weights nothing is read again until all may have changed.
+TEST(Fp8Meshes, RanksAgreeOnScalesOfFrozenWeightsOnce) {
+  for (const bool trained : {false, true}) {
+    SCOPED_TRACE(trained ? "trained" : "frozen");
+    RunRanks(2, std::chrono::seconds(20), [trained](Collective& world) {
+      Allocator allocator(0);
+      Context context;
+      context.allocator = &allocator;
+      Fp8Scaling fp8({}, false, &world);
+      std::vector<float> values(16 * 16, 1.0f);
+      const TensorView view(values.data(), DType::kF32, {16, 16});
+      int reads = 0;
+      fp8.AddLayer({.inputs = true});
+      const auto read = [&] {
+        ++reads;
+        return view;
+      };
+      const int64_t number = fp8.AddWeight(read, [trained] { return trained; });
+      ASSERT_TRUE(fp8.Allocate(context).ok());
+      Fp8Tensor weight;
+      const auto scale_after = [&](Repack what) {
+        EXPECT_TRUE(fp8.StartPack(context, what).ok());
+        EXPECT_TRUE(fp8.QuantizeWeight(context, number, view, weight).ok());
+        return *weight.inverse_scale.view().As<float>();
+      };
+      const float first = scale_after(Repack::kTrained);
+      EXPECT_EQ(reads, 1) << "there were no scales yet";
+      if (world.rank() == 1) values[0] = 4;
+      EXPECT_EQ(scale_after(Repack::kTrained), trained ? 4 * first : first);
+      EXPECT_EQ(reads, trained ? 2 : 1);
+      EXPECT_EQ(scale_after(Repack::kAll), 4 * first);
+      EXPECT_EQ(reads, trained ? 3 : 2);
+    });
+  }
 }
 
 // Each rank rounds its partial sum to bf16, and quantised values follow these roundings.

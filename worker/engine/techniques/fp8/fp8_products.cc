@@ -25,6 +25,9 @@ Fp8Products::Fp8Products(const LinearLayer& layer, Fp8Scaling* scaling, int64_t 
       weight_number_(scaling->AddWeight(
           [parameters = layer.parameters, first = layer.weight, count = layer.outputs] {
             return parameters->stacked_value(first, count);
+          },
+          [parameters = layer.parameters, first = layer.weight, count = layer.outputs] {
+            return parameters->AnyTrainable(first, count);
           })) {}
 
 Status Fp8Products::Pack(Context& context, Repack what) {

@@ -57,7 +57,9 @@ class Fp8ProductsFactory : public ProductsFactory {
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
   void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) override;
   Status Allocate(Context& context) override { return scaling_.Allocate(context); }
-  Status StartPack(Context& context) override { return scaling_.StartPack(context); }
+  Status StartPack(Context& context, Repack what) override {
+    return scaling_.StartPack(context, what);
+  }
 
  private:
   /// The range of blocks whose products are in FP8, in a network of `blocks` blocks.

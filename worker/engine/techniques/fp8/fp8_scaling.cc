@@ -1,5 +1,6 @@
 #include "worker/engine/techniques/fp8/fp8_scaling.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/check.h"
@@ -156,13 +157,18 @@ Result<Fp8Tensor> Fp8Scaling::QuantizeGradient(Context& context, int64_t layer, 
   return Quantize(context, layers_ + layer, GradientType(), dy, wanted, true);
 }
 
-Status Fp8Scaling::StartPack(Context& context) const {
+Status Fp8Scaling::StartPack(Context& context, Repack what) {
   if (operand_scale_) WEFT_RETURN_IF_ERROR(SetApart(context, inverse_scale_, operand_scale_));
-  return AgreeOnWeights(context);
+  return AgreeOnWeights(context, what);
 }
 
-Status Fp8Scaling::AgreeOnWeights(Context& context) const {
+Status Fp8Scaling::AgreeOnWeights(Context& context, Repack what) {
   if (tensor_group_ == nullptr || weights_.empty()) return OkStatus();
+  // The scales of all of them are made together: one that is trained is enough.
+  const auto is_trained = [](const auto& trained) { return trained(); };
+  if (agreed_ && what == Repack::kTrained && std::ranges::none_of(trained_, is_trained)) {
+    return OkStatus();
+  }
   for (size_t i = 0; i < weights_.size(); ++i) {
     WEFT_RETURN_IF_ERROR(kernels::QuantizeFp8(
         context.stream,
@@ -178,7 +184,9 @@ Status Fp8Scaling::AgreeOnWeights(Context& context) const {
                                                 .scale = weight_scale_,
                                                 .inverse_scale = weight_inverse_scale_,
                                                 .margin = static_cast<int>(spec_.margin)}));
-  return SetApart(context, weight_inverse_scale_, weight_operand_scale_);
+  WEFT_RETURN_IF_ERROR(SetApart(context, weight_inverse_scale_, weight_operand_scale_));
+  agreed_ = true;
+  return OkStatus();
 }
 
 Status Fp8Scaling::QuantizeWeight(Context& context, int64_t number, const TensorView& weight,

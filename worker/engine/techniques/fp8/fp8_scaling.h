@@ -10,6 +10,7 @@
 #include "common/spec/train_spec.h"
 #include "kernels/linear_fp8/linear_fp8.h"
 #include "worker/engine/comm/collective.h"
+#include "worker/engine/nn/packed_copies.h"
 #include "worker/engine/tensor/named_tensor.h"
 #include "worker/engine/tensor/tensor.h"
 
@@ -55,9 +56,11 @@ class Fp8Scaling {
     return layers_++;
   }
 
-  /// Registers a weight, whose number it returns. Before Allocate.
-  int64_t AddWeight(std::function<TensorView()> value) {
+  /// Registers a weight, whose number it returns. `trained`: whether updates change it. Before
+  /// Allocate.
+  int64_t AddWeight(std::function<TensorView()> value, std::function<bool()> trained) {
     weights_.push_back(std::move(value));
+    trained_.push_back(std::move(trained));
     return static_cast<int64_t>(weights_.size()) - 1;
   }
 
@@ -80,11 +83,12 @@ class Fp8Scaling {
   /// The gradient of a layer's result; always counts.
   Result<Fp8Tensor> QuantizeGradient(Context& context, int64_t layer, const Tensor& dy,
                                      Wanted wanted) const;
-  /// Computes the scales of all weights, over the tensor-parallel ranks, as they are now. All of
-  /// them call it before QuantizeWeight.
-  Status AgreeOnWeights(Context& context) const;
+  /// Computes the scales of all weights, over the tensor-parallel ranks, as they are now; they stay
+  /// where only what is trained has changed, and none of the weights is. All of these ranks call it
+  /// before QuantizeWeight.
+  Status AgreeOnWeights(Context& context, Repack what);
   /// The same, with the scales of inputs and gradients as they are now: before weights are packed.
-  Status StartPack(Context& context) const;
+  Status StartPack(Context& context, Repack what);
   /// The weight of this number, into `to`, which keeps its memory.
   Status QuantizeWeight(Context& context, int64_t number, const TensorView& weight,
                         Fp8Tensor& to) const;
@@ -117,7 +121,9 @@ class Fp8Scaling {
   bool with_gradients_;
   Collective* tensor_group_;
   std::vector<Parts> parts_;                          ///< By layer.
-  std::vector<std::function<TensorView()>> weights_;  ///< By number.
+  std::vector<std::function<TensorView()>> weights_;  ///< By number,
+  std::vector<std::function<bool()>> trained_;        ///< as these.
+  bool agreed_ = false;                               ///< On the scales of weights.
   int64_t layers_ = 0;
   std::optional<Shard> stage_;  ///< Of the network's tensors, see SetStage.
   // By tensor. A branch that a step skips has no magnitudes in it.

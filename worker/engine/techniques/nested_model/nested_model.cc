@@ -44,7 +44,7 @@ class NestedProductsFactory : public ProductsFactory {
   }
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& /*context*/) override { return OkStatus(); }
-  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
  private:
   int64_t neurons_;

@@ -49,6 +49,7 @@ class Peft : public Technique {
     factory_.SetBase(before);
     return &factory_;
   }
+  bool CombinesProducts() const override { return true; }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     factory_.SetParameters(site.parameters);

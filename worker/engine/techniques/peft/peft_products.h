@@ -42,8 +42,8 @@ class PeftProductsFactory : public ProductsFactory {
   Status Allocate(Context& context) override {
     return base_ == nullptr ? OkStatus() : base_->Allocate(context);
   }
-  Status StartPack(Context& context) override {
-    return base_ == nullptr ? OkStatus() : base_->StartPack(context);
+  Status StartPack(Context& context, Repack what) override {
+    return base_ == nullptr ? OkStatus() : base_->StartPack(context, what);
   }
 
  private:

@@ -59,7 +59,7 @@ class PrunedProductsFactory : public ProductsFactory {
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& /*context*/) override { return OkStatus(); }
-  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
   /// The mask of a parameter, which outlives this.
   void AddMask(int64_t parameter, const TensorView& mask) { mode_.masks[parameter] = mask; }

@@ -136,7 +136,7 @@ struct LayerRun : ProductsFactory {
   }
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& /*context*/) override { return OkStatus(); }
-  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
   Tensor Random(const Shape& shape, uint64_t seed) {
     auto tensor = Tensor::New(context, Component::kActivations, DType::kF32, shape);

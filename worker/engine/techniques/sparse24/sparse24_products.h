@@ -150,7 +150,7 @@ class Sparse24ProductsFactory : public ProductsFactory {
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status ChooseLayers();
   Status Allocate(Context& context) override;
-  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
   /// Whether products are sparse from the next Pack on.
   void SetSparse(bool sparse) { mode_.sparse = sparse; }

@@ -47,7 +47,7 @@ class MaskedProductsFactory : public ProductsFactory {
   }
   void SetStage(const std::vector<Shard::Range>&, int64_t) override {}
   Status Allocate(Context&) override { return OkStatus(); }
-  Status StartPack(Context&) override { return OkStatus(); }
+  Status StartPack(Context&, Repack) override { return OkStatus(); }
 
  private:
   /// What products behind heads, or neurons, read.

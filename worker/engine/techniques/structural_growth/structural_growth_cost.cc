@@ -21,6 +21,7 @@ const TechniqueCost& StructuredPruningTechniqueCost();
 const TechniqueCost& PruningTechniqueCost();
 const TechniqueCost& PeftTechniqueCost();
 const TechniqueCost& WeightQuantizationTechniqueCost();
+const TechniqueCost& NestedModelTechniqueCost();
 
 namespace {
 
@@ -54,7 +55,7 @@ std::vector<Refusal> Rows() {
   for (const TechniqueCost* technique :
        {&Sparse24TechniqueCost(), &PruningTechniqueCost(), &OverParameterizationTechniqueCost(),
         &StructuredMatricesTechniqueCost(), &StructuredPruningTechniqueCost(), &PeftTechniqueCost(),
-        &WeightQuantizationTechniqueCost()}) {
+        &WeightQuantizationTechniqueCost(), &NestedModelTechniqueCost()}) {
     rows.push_back({&kStructuralGrowth, &technique->feature(), kPlainProducts, kOtherGrowth});
   }
   for (const TechniqueCost* technique : TechniqueCosts()) {

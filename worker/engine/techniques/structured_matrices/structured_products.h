@@ -69,7 +69,7 @@ class StructuredProductsFactory : public ProductsFactory {
 
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& context) override;
-  Status StartPack(Context&) override { return OkStatus(); }
+  Status StartPack(Context&, Repack) override { return OkStatus(); }
 
  private:
   ModelSpec model_;

@@ -35,7 +35,7 @@ class SubNetworkProducts : public ProductsFactory {
   }
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}
   Status Allocate(Context& /*context*/) override { return OkStatus(); }
-  Status StartPack(Context& /*context*/) override { return OkStatus(); }
+  Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
   /// By block, and whether it is the attention.
   using SubLayers = std::map<std::pair<int64_t, bool>, DividedSubLayer>;
