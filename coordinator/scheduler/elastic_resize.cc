@@ -85,15 +85,18 @@ std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most,
   const int64_t of_a_rank = devices ? 1 : CoresOfARank(resources);
   if (most < of_a_rank * std::max<int64_t>(resources.min_ranks, 1)) return std::nullopt;
   if (most >= ComputeOf(present)) return std::nullopt;
-  JobSpec spec = WithDevice(*job.spec, &present, cluster);
-  FreeMap held = HeldBy(present, cluster);
-  if (devices) {
-    spec.resources.max_ranks = most;
-  } else {
-    held = WithCores(std::move(held), most);
+  const FreeMap held = HeldBy(present, cluster);
+  const auto within = [&](int64_t bound) {
+    JobSpec spec = WithDevice(*job.spec, &present, cluster);
+    if (devices) spec.resources.max_ranks = bound;
+    const ClusterProfile part = FreePart(cluster, devices ? held : WithCores(held, bound));
+    return BetterPlan(spec, present, job.history.ran_out_of_memory, part, plan);
+  };
+  Result<Plan> fewer = within(most);
+  while (!fewer.ok() && !HasNoAnswerYet(fewer.status()) && 2 * most < ComputeOf(present)) {
+    most *= 2;
+    fewer = within(most);
   }
-  const ClusterProfile part = FreePart(cluster, held);
-  Result<Plan> fewer = BetterPlan(spec, present, job.history.ran_out_of_memory, part, plan);
   if (!fewer.ok() || ComputeOf(*fewer) >= ComputeOf(present)) return std::nullopt;
   const double before = present.prediction.step_seconds, after = fewer->prediction.step_seconds;
   if (before <= 0 || after <= 0) return std::nullopt;

@@ -44,8 +44,8 @@ std::optional<PlanChange> FindScaleBack(const RunningJob& job, const BeforeScale
 FreeMap HeldBy(const Plan& plan, const ClusterProfile& cluster);
 
 /// The plan with at most `most` GPUs, or cores, of those that the job holds already, so that the
-/// rest is free for others; nullopt: there is none, or the job may not have fewer. Pure except
-/// `plan`.
+/// rest is free for others. Where that is too small for it, with twice as many, and so on. nullopt:
+/// there is none, or the job may not have fewer. Pure except `plan`.
 std::optional<PlanChange> FindShrink(const RunningJob& job, int64_t most,
                                      const ClusterProfile& cluster, const PlanFunction& plan);
 

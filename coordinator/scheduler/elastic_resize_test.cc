@@ -164,6 +164,26 @@ TEST(Shrink, AJobOnCpusKeepsSomeOfItsCores) {
   EXPECT_FALSE(FindShrink(s.job, 1, s.cluster, Planner()));
 }
 
+TEST(Shrink, AJobForWhichSoFewCoresAreTooFewKeepsMore) {
+  Situation s;
+  s.cluster.workers.clear();
+  s.Worker("c", 8);
+  s.plan = *BestPlan(WithDevice(s.spec, nullptr, s.cluster), s.cluster, Planner());
+  s.job.spec = &s.spec;
+  s.job.plan = &s.plan;
+  const auto shrink_when_needed = [&](int64_t cores) {
+    return FindShrink(
+        s.job, 1, s.cluster,
+        [cores](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
+          if (cluster.workers[0].cores < cores) return ExhaustedError("too large");
+          return Planner()(spec, cluster);
+        });
+  };
+  ASSERT_TRUE(shrink_when_needed(3));
+  EXPECT_EQ(shrink_when_needed(3)->plan.rank_workers.size(), 4u);
+  EXPECT_FALSE(shrink_when_needed(8)) << "it needs all that it has";
+}
+
 TEST(Growth, AWorkerThatComesAndGoesIsWaitedForLongerEachTime) {
   Situation s;
   for (double wait : {120.0, 240.0, 480.0, 960.0}) {

@@ -164,8 +164,11 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
   }
   Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
-  if (GoesFirst(job)) LeaveOthersTheirPromise(candidate);
+  const bool first = GoesFirst(job);
+  if (first) promised_ -= LeastOf(ranked);
   if (!KeepWithinLimit(candidate)) return;
+  candidate.beyond_share = {candidate.spec.resources.max_ranks, candidate.most_cores};
+  if (first) LeaveOthersTheirPromise(candidate);
   KeepToShare(candidate);
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
@@ -228,7 +231,6 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
 
 void SchedulingPass::LeaveOthersTheirPromise(Candidate& candidate) {
   const ComputeAmount least = LeastOf(candidate.ranked);
-  promised_ -= least;
   ResourceSpec& resources = candidate.spec.resources;
   if (resources.ranks > 0) return;
   // Its share may be larger than the one for which others were stopped.
@@ -237,7 +239,8 @@ void SchedulingPass::LeaveOthersTheirPromise(Candidate& candidate) {
     const int64_t within = PowerOfTwoWithin(free_.total().gpus - promised_.gpus, least.gpus);
     most = most > 0 ? std::min(most, within) : within;
   } else if (promised_.cores > 0) {
-    candidate.most_cores = PowerOfTwoWithin(free_.total().cores - promised_.cores, least.cores);
+    const int64_t within = PowerOfTwoWithin(free_.total().cores - promised_.cores, least.cores);
+    candidate.most_cores = std::min(candidate.most_cores.value_or(within), within);
   }
 }
 
@@ -324,14 +327,23 @@ bool SchedulingPass::WaitsForLimit(const RankedJob& ranked, const ComputeAmount&
 template <class Function>
 Result<Plan> SchedulingPass::PlanWithinShare(const Candidate& candidate, const ComputeAmount& room,
                                              Function plan) {
-  Result<Plan> within = plan(candidate.spec, candidate.most_cores);
-  const bool fails = !within.ok() && !HasNoAnswerYet(within.status());
-  if (!fails || !candidate.beyond_share) return within;
+  Result<Plan> found = plan(candidate.spec, candidate.most_cores);
   const bool devices = candidate.spec.resources.device == "cuda";
-  if ((devices ? room.gpus : room.cores) <= candidate.ranked.share.amount) return within;
-  JobSpec spec = candidate.spec;
-  spec.resources.max_ranks = candidate.beyond_share->max_ranks;
-  return plan(spec, candidate.beyond_share->most_cores);
+  const SizeBounds& beyond = candidate.beyond_share;
+  const int64_t all = devices ? room.gpus : room.cores;
+  const int64_t bound =
+      devices ? (beyond.max_ranks > 0 ? beyond.max_ranks : all) : beyond.most_cores.value_or(all);
+  int64_t most =
+      devices ? candidate.spec.resources.max_ranks : candidate.most_cores.value_or(bound);
+  // Twice as much each time: little more than it needs, and plans can be used again.
+  const int64_t end = std::min(all, bound);
+  while (most > 0 && most < end && !found.ok() && !HasNoAnswerYet(found.status())) {
+    most = std::min(2 * most, end);
+    JobSpec spec = candidate.spec;
+    if (devices) spec.resources.max_ranks = most;
+    found = plan(spec, devices ? std::nullopt : std::optional(most));
+  }
+  return found;
 }
 
 ClusterProfile SchedulingPass::FreeWithCores(std::optional<int64_t> most_cores) const {
@@ -357,8 +369,10 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   const bool some = plans && !part_->workers.empty();
   if (job.out_of_memory && job.next_plan == nullptr && job.last_plan != nullptr && some) {
     ++plans_for_free_;
-    Result<Plan> smaller =
-        BestPlan(WithLessMemory(spec, *job.last_plan), FreeWithCores(candidate.most_cores), plan_);
+    Result<Plan> smaller = PlanWithinShare(
+        candidate, free_.total(), [&](const JobSpec& said, std::optional<int64_t> most_cores) {
+          return BestPlan(WithLessMemory(said, *job.last_plan), FreeWithCores(most_cores), plan_);
+        });
     if (smaller.ok() || HasNoAnswerYet(smaller.status())) return smaller;
   }
   if (job.next_plan != nullptr) {

@@ -39,8 +39,8 @@ class SchedulingPass {
     JobSpec spec;                            ///< WithDevice.
     bool limited = false;                    ///< The limit of its queue leaves it fewer ranks.
     std::optional<int64_t> most_cores = {};  ///< On CPUs, by that limit or its share.
-    /// What it may have where its share is too small.
-    std::optional<SizeBounds> beyond_share = {};
+    /// Without its share and what is promised to others, for where these leave too little.
+    SizeBounds beyond_share = {};
   };
   /// What will be free.
   struct Outlook {
@@ -55,7 +55,8 @@ class SchedulingPass {
 
   // pass.cc
   void Consider(const RankedJob& ranked);
-  /// A job that goes first takes no more than leaves room for the others that do.
+  /// A job that goes first takes no more than leaves room for the others that do, unless it needs
+  /// more.
   void LeaveOthersTheirPromise(Candidate& candidate);
   /// The job has its turn, and nothing is reserved for another.
   void TakeTurn(const Candidate& candidate);
@@ -71,8 +72,8 @@ class SchedulingPass {
   /// What a job waits for: its last plan where the cluster has room for that, else the plan for the
   /// whole cluster.
   Result<Plan> Wanted(const Candidate& candidate);
-  /// `plan(spec, most_cores)` within the share of the job or, where that is not enough and `room`
-  /// has more, beyond it.
+  /// `plan(spec, most_cores)` within the share of the job or, where that is not enough, with twice
+  /// as much, and so on, of the `room` there is.
   template <class Function>
   static Result<Plan> PlanWithinShare(const Candidate& candidate, const ComputeAmount& room,
                                       Function plan);

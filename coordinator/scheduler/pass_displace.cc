@@ -35,13 +35,42 @@ Plan GivenUp(const Plan& from, const Plan& to) {
   return left;
 }
 
-/// Whether `to` has fewer cores than `from` on some worker.
-bool GivesUpCores(const Plan& from, const Plan& to) {
-  std::map<std::string, int64_t> given_up;
-  for (const std::string& worker : from.rank_workers) given_up[worker] += from.threads_per_rank;
-  for (const std::string& worker : to.rank_workers) given_up[worker] -= to.threads_per_rank;
-  return std::any_of(given_up.begin(), given_up.end(),
-                     [](const auto& cores) { return cores.second > 0; });
+/// Whether `to`, on CPUs, has fewer cores or bytes than `from` on some worker.
+bool GivesUpRoom(const Plan& from, const Plan& to) {
+  std::map<std::string, int64_t> cores, bytes;
+  const auto add = [&](const Plan& plan, int64_t sign) {
+    for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+      const std::string& worker = plan.rank_workers[rank];
+      cores[worker] += sign * plan.threads_per_rank;
+      bytes[worker] += sign * BytesOfRank(plan, static_cast<int64_t>(rank));
+    }
+  };
+  add(from, 1);
+  add(to, -1);
+  const auto gives = [](const auto& sum) { return sum.second > 0; };
+  return std::any_of(cores.begin(), cores.end(), gives) ||
+         std::any_of(bytes.begin(), bytes.end(), gives);
+}
+
+/// What a running job gives to one that waits for its share.
+struct Gives {
+  const RankedActive* active;
+  std::optional<PlanChange> change;  ///< With fewer ranks; nullopt: all.
+};
+
+/// `pool` once all of `gives` except number `spared` have given; nullopt: that leaves one of them
+/// no room for its smaller plan.
+std::optional<CapacityPool> WithoutOne(CapacityPool pool, const std::vector<Gives>& gives,
+                                       size_t spared) {
+  for (size_t i = 0; i < gives.size(); ++i) {
+    if (i != spared) pool.Release(*gives[i].active->job->job.plan);
+  }
+  for (size_t i = 0; i < gives.size(); ++i) {
+    if (i == spared || !gives[i].change) continue;
+    if (!pool.Fits(gives[i].change->plan)) return std::nullopt;
+    pool.Take(gives[i].change->plan);
+  }
+  return pool;
 }
 
 /// Up to `shares` times its share for a job that may grow; nullopt: it has as much. `others_wait`:
@@ -158,10 +187,6 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
         return a->turn.priority != b->turn.priority ? a->turn.priority < b->turn.priority
                                                     : a->turn.at > b->turn.at;
       });
-  struct Gives {
-    const RankedActive* active;
-    std::optional<PlanChange> change;  ///< With fewer ranks; nullopt: all.
-  };
   std::vector<Gives> gives;
   CapacityPool pool = outlook_.pool;
   std::optional<Plan> plan;
@@ -201,13 +226,12 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
   if (!plan) return false;
   // None of them is spare. The last one is not: without it there was no place.
   for (size_t i = gives.size() - 1; i-- > 0;) {
-    CapacityPool without = pool;
-    if (gives[i].change) without.Release(gives[i].change->plan);
-    without.Take(*gives[i].active->job->job.plan);
-    std::optional<Plan> place = without.Place(wanted);
+    std::optional<CapacityPool> without = WithoutOne(outlook_.pool, gives, i);
+    if (!without) continue;
+    std::optional<Plan> place = without->Place(wanted);
     if (!place) continue;
     plan = std::move(place);
-    pool = std::move(without);
+    pool = *std::move(without);
     gives.erase(gives.begin() + static_cast<std::ptrdiff_t>(i));
   }
   Outlook outlook{std::move(pool), outlook_.releases};
@@ -377,8 +401,8 @@ bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const R
   std::optional<PlanChange> change = LargerPlan(active, *bounds, holding);
   // What a job with resources.ranks had before may be more than its queue may hold by now.
   if (!change || holding.LimitedBy(queue, AmountOf(change->plan)) != nullptr) return false;
-  // Others would start on cores that it still holds.
-  if (before != nullptr && !devices && GivesUpCores(*job.plan, change->plan)) return false;
+  // Others would start on what it still holds.
+  if (before != nullptr && !devices && GivesUpRoom(*job.plan, change->plan)) return false;
   Outlook outlook = outlook_;
   outlook.pool.Release(*job.plan);
   outlook.pool.Take(change->plan);

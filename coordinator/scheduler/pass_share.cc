@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/spec/offload.h"
 #include "coordinator/scheduler/elastic_shares.h"
 #include "coordinator/scheduler/pass.h"
 
@@ -37,11 +38,16 @@ void SchedulingPass::ShareAmong(JobOrder& order) {
     claim.share = &share;
   };
   order.ForEach([&](RankedJob& ranked) {
+    const QueuedJob& job = *ranked.job;
     const ComputeAmount& amount = ranked.turn.amount;
-    const std::string& device = ranked.job->spec->resources.device;
-    ranked.on_devices = amount.gpus > 0 || (amount.cores == 0 && device != "cpu" &&
-                                            (device == "cuda" || has_devices_));
-    add(ranked.on_devices, *ranked.job->spec, ranked.turn, ranked.share);
+    const std::string& device = job.spec->resources.device;
+    ranked.on_devices =
+        amount.gpus > 0 ||
+        (amount.cores == 0 &&
+         (device == "cuda" || (device != "cpu" && has_devices_ && !NeedsCpus(*job.spec))));
+    // It does not start on this cluster, or not now.
+    if (job.infeasible_reason != nullptr || job.given_up_reason != nullptr) return;
+    add(ranked.on_devices, *job.spec, ranked.turn, ranked.share);
   });
   const double restart = 2 * snapshot_.rules.scale_up.restart.assumed_start_seconds;
   for (RankedActive& active : active_) {
@@ -66,15 +72,12 @@ void SchedulingPass::KeepToShare(Candidate& candidate) {
   const int64_t share = ranked.share.amount;
   const bool devices = resources.device == "cuda";
   if (resources.ranks > 0 || share == 0 || devices != ranked.on_devices) return;
-  const SizeBounds before{resources.max_ranks, candidate.most_cores};
   if (devices) {
-    if (before.max_ranks > 0 && before.max_ranks <= share) return;
-    resources.max_ranks = share;
+    int64_t& most = resources.max_ranks;
+    most = most > 0 ? std::min(most, share) : share;
   } else {
-    if (before.most_cores && *before.most_cores <= share) return;
-    candidate.most_cores = share;
+    candidate.most_cores = std::min(candidate.most_cores.value_or(share), share);
   }
-  candidate.beyond_share = before;
 }
 
 }  // namespace weft::coordinator

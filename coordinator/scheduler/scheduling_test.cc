@@ -204,6 +204,23 @@ TEST(Scheduling, ThoseWithLittleLeftHaveMoreOfIt) {
   EXPECT_EQ(AmountOf(decisions.starts[1].plan).gpus, 4);
 }
 
+TEST(Scheduling, AJobForWhichItsShareIsTooSmallHasAsMuchAsItNeeds) {
+  GpuSituation s(2);
+  s.snapshot.rules.share_exponent = 1;
+  s.Wait("large", 0, 1000);
+  s.specs.back()->name = "large";
+  for (const char* id : {"a", "b", "c"}) s.Wait(id, 0, 2000);
+  const SchedulerDecisions decisions = Schedule(
+      s.snapshot, [](const JobSpec& spec, const ClusterProfile& cluster) -> Result<PlanReport> {
+        const int64_t most = spec.resources.max_ranks;
+        if (spec.name == "large" && most > 0 && most < 6) return ExhaustedError("too large");
+        return PlanGpus(spec, cluster);
+      });
+  ASSERT_THAT(Starts(decisions), ElementsAre("large", "a", "b"));
+  EXPECT_EQ(AmountOf(decisions.starts[0].plan).gpus, 8) << "twice its share, not all";
+  EXPECT_EQ(AmountOf(decisions.starts[1].plan).gpus, 4);
+}
+
 TEST(Scheduling, WhoHoldsMoreThanItsShareGivesTheRest) {
   GpuSituation s(1);
   // Elastic: what it holds came from a time without others.

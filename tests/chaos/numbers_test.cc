@@ -80,7 +80,7 @@ TEST_F(ChaosOfNumbers, ALossThatIsNotFiniteOnOneRankSendsAllBackWithinTheirBudge
 }
 
 TEST_F(ChaosOfNumbers, AWrongBitOnOneRankIsFoundAtTheNextReplayAndItsMachineSuspected) {
-  // A check each four steps; the second one of each attempt has a wrong bit.
+  // A check each four steps; the first one of each attempt has a wrong bit.
   constexpr int64_t kEvery = 4;
   Spoil(1, "trainer.replay.gradient=error@1");
   v1::JobSpec spec = cluster_.TinyJob("flipped", 1000);

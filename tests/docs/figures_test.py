@@ -48,6 +48,16 @@ class SomeNumbers(unittest.TestCase):
         self.assertTrue(said["date"].startswith("2026-01-02 to "), said["date"])
         self.assertFalse(figures.all_hold())
 
+    def test_stay_until_they_are_measured_and_are_never_doubled(self):
+        _, said = self.measure([2, 3], [2])
+        self.assertEqual([row["what"] for row in said["rows"]], ["before", "now", "before"])
+        _, said = self.measure([2], [2, 3])
+        self.assertEqual([row["what"] for row in said["rows"]], ["before", "now", "now"])
+
+    def test_have_one_date_once_all_are_new(self):
+        _, said = self.measure([1, 2, 3], [1, 2, 3])
+        self.assertNotIn(" to ", said["date"])
+
     def test_are_all_when_none_is_named(self):
         _, said = self.measure([], [2])
         self.assertEqual([row["what"] for row in said["rows"]], ["now"])

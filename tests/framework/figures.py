@@ -14,29 +14,28 @@ class Figures:
     """Rows of number, what, measured, target, unit and holds. Printed as they come."""
 
     def __init__(self, path, measured=()):
-        """`measured`: the numbers of this run; rows of others that the file has stay. None: all
-        rows are new."""
+        """`measured`: the numbers of this run; a row that the file has stays until its number comes.
+        Without numbers all rows are new."""
         self.path = path
         self.machine = f"{cpu_name()}, {os.cpu_count()} cores"
         self.rows = []
         self.kept = []
-        self.date = datetime.date.today().isoformat()
+        self.since = self.date = datetime.date.today().isoformat()
         if path and measured and pathlib.Path(path).exists():
-            self.keep(json.loads(pathlib.Path(path).read_text()), measured)
+            self.keep(json.loads(pathlib.Path(path).read_text()))
 
-    def keep(self, said, measured):
+    def keep(self, said):
         if said["machine"] != self.machine:
             sys.exit(f"{self.path} was measured on an {said['machine']}, this is an {self.machine}; "
                      "hint: name another file, or measure all numbers")
-        self.kept = [row for row in said["rows"] if row["number"] not in measured]
-        since = said["date"].split(" to ")[0]
-        if self.kept and since != self.date:
-            self.date = f"{since} to {self.date}"
+        self.kept = said["rows"]
+        self.since = said["date"].split(" to ")[0]
 
     def add(self, number, what, measured, target, unit, holds):
         """`target` in words, as "< 5"; `holds` whether `measured` reaches it."""
         row = {"number": number, "what": what, "measured": measured, "target": target,
                "unit": unit, "holds": bool(holds)}
+        self.kept = [kept for kept in self.kept if kept["number"] != number]
         self.rows.append(row)
         print(f"{number:>3} {what}: {measured} {unit} (target {target})"
               f"{'' if holds else '  MISSED'}", flush=True)
@@ -55,7 +54,9 @@ class Figures:
         if not self.path:
             return
         rows = sorted(self.kept + self.rows, key=lambda row: row["number"])
-        text = {"machine": self.machine, "date": self.date, "rows": rows}
+        mixed = self.kept and self.since != self.date
+        date = f"{self.since} to {self.date}" if mixed else self.date
+        text = {"machine": self.machine, "date": date, "rows": rows}
         pathlib.Path(self.path).write_text(json.dumps(text, indent=1) + "\n")
 
     def all_hold(self):
