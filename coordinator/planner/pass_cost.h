@@ -14,6 +14,17 @@
 
 namespace weft::planner {
 
+/// What is computed however many tokens there are: products in seconds, and numbers that are read
+/// and written besides.
+struct FixedCost {
+  double product_seconds = 0;
+  double f32_numbers = 0;        ///< As f32,
+  double parameter_numbers = 0;  ///< and as parameters.
+
+  /// Bytes of the numbers, where parameters are stored in `stored` bytes each.
+  double Bytes(double stored) const { return 4 * f32_numbers + stored * parameter_numbers; }
+};
+
 /// One forward and backward pass over a micro-batch on one kind of worker. Products are in
 /// seconds; the rest in bytes, since what memory gives depends on who else uses it.
 struct PassCost {
@@ -24,10 +35,9 @@ struct PassCost {
   double attention_product_seconds = 0;       ///< One of its products over queries and keys.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
-  double weight_gradient_bytes = 0;   ///< Written once a pass, and read from the second pass on.
-  double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
-  double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
-  double step_parameter_numbers = 0;  ///< and as parameters.
+  double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
+  FixedCost step = {};               ///< Once a step (StepWorkOf).
+  FixedCost merge = {};              ///< Of merging weights once (MergeWorkOf).
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
   double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.
@@ -41,7 +51,7 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 /// (StepRates::Multiplies). `context_ranks`: context-parallel ranks, which have equal parts of each
 /// sequence and of its pairs of a query and a key. Products take as many times longer as runs near
 /// by (StepRates::Near) say. `mlp`: how a technique multiplies by the weights of MLPs. `train`:
-/// what techniques of the training compute once a step.
+/// what techniques of the training compute besides.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,

@@ -111,10 +111,12 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
   // Of frozen matrices those are packed anew that are merged with what is trained.
   const double renewed = D(inputs.shape.packed - inputs.shape.only_multiplied +
                            MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
+  const FixedCost merge = inputs.SharesParameters() ? FixedCost() : pass.merge;
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
-                       4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
+                       pass.step.Bytes(stored) + merge.Bytes(stored);
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
-  return UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
+  const double products = pass.step.product_seconds + merge.product_seconds;
+  return UpdateSecondsWithFiles(inputs, pass, bytes / rate + products, rates);
 }
 
 TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone,
@@ -135,6 +137,13 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
       (2 * passes * (matrices * copies.gathered) +
        (2 + pass.scoring_passes) * passes * D(inputs.shape.quantized) * copies.dequantized) /
           bandwidth;
+  if (inputs.SharesParameters()) {
+    // Weights are merged whenever they have been gathered.
+    const double merges = (2 + pass.scoring_passes) * passes;
+    const double stored = D(ElementBytes(inputs.precision->matrices));
+    time.gemm_seconds += merges * pass.merge.product_seconds;
+    time.memory_bound_seconds += merges * pass.merge.Bytes(stored) / bandwidth;
+  }
   const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);
   time.memory_bound_seconds += uploaded.passes;
   time.recompute_seconds = RecomputeSeconds(inputs, pass, rates);
