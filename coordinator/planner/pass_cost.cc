@@ -148,13 +148,26 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
-FixedCost FixedCostOf(const StepWork& work, const StepRates& rates, int64_t threads) {
-  FixedCost cost = {.f32_numbers = work.f32_numbers, .parameter_numbers = work.parameter_numbers};
+double ProductSeconds(const StepWork& work, const StepRates& rates, int64_t threads) {
+  double seconds = 0;
   for (const Gemm& gemm : work.products) {
-    cost.product_seconds +=
+    seconds +=
         gemm.Flops() / rates.GemmFlopsPerSecond(DType::kF32, gemm.m, gemm.n, gemm.k, threads);
   }
-  return cost;
+  return seconds;
+}
+
+/// Adds what techniques compute once a step, and what they merge.
+void AddStepWork(const ModelShape& shape, const TrainSpec& train, const StepRates& rates,
+                 int64_t threads, PassCost& cost) {
+  const StepWork work = StepWorkOf(shape, train);
+  cost.step_f32_numbers = work.f32_numbers;
+  cost.step_parameter_numbers = work.parameter_numbers;
+  cost.step_product_seconds = ProductSeconds(work, rates, threads);
+  const StepWork merge = MergeWorkOf(shape.spec);
+  cost.merge_f32_numbers = merge.f32_numbers;
+  cost.merge_parameter_numbers = merge.parameter_numbers;
+  cost.merge_product_seconds = ProductSeconds(merge, rates, threads);
 }
 
 }  // namespace
@@ -215,8 +228,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     // About a third of what both passes read and write is of the forward pass.
     cost.memory_bytes += whole.memory_bytes / 3;
   }
-  cost.step = FixedCostOf(StepWorkOf(shape, train), rates, threads);
-  cost.merge = FixedCostOf(MergeWorkOf(shape.spec), rates, threads);
+  AddStepWork(shape, train, rates, threads, cost);
   return cost;
 }
 
@@ -226,8 +238,8 @@ PassCost SlowedBy(PassCost pass, double times) {
   pass.block_forward_gemm_seconds *= times;
   pass.attention_forward_gemm_seconds *= times;
   pass.attention_product_seconds *= times;
-  pass.step.product_seconds *= times;
-  pass.merge.product_seconds *= times;
+  pass.step_product_seconds *= times;
+  pass.merge_product_seconds *= times;
   return pass;
 }
 

@@ -14,17 +14,6 @@
 
 namespace weft::planner {
 
-/// What is computed however many tokens there are: products in seconds, and numbers that are read
-/// and written besides.
-struct FixedCost {
-  double product_seconds = 0;
-  double f32_numbers = 0;        ///< As f32,
-  double parameter_numbers = 0;  ///< and as parameters.
-
-  /// Bytes of the numbers, where parameters are stored in `stored` bytes each.
-  double Bytes(double stored) const { return 4 * f32_numbers + stored * parameter_numbers; }
-};
-
 /// One forward and backward pass over a micro-batch on one kind of worker. Products are in
 /// seconds; the rest in bytes, since what memory gives depends on who else uses it.
 struct PassCost {
@@ -35,9 +24,13 @@ struct PassCost {
   double attention_product_seconds = 0;       ///< One of its products over queries and keys.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
-  double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
-  FixedCost step = {};               ///< Once a step (StepWorkOf).
-  FixedCost merge = {};              ///< Of merging weights once (MergeWorkOf).
+  double weight_gradient_bytes = 0;   ///< Written once a pass, and read from the second pass on.
+  double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
+  double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
+  double step_parameter_numbers = 0;  ///< and as parameters.
+  double merge_product_seconds = 0;   ///< The same of merging weights once (MergeWorkOf).
+  double merge_f32_numbers = 0;
+  double merge_parameter_numbers = 0;
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
   double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.

@@ -103,6 +103,12 @@ UploadedOperandSeconds SecondsOfUploadedOperands(const StepInputs& inputs,
   return {.passes = 2 * D(inputs.accumulation_steps) * share * once, .update = (1 - share) * once};
 }
 
+/// Bytes that merging weights once reads and writes besides its products.
+double MergeBytes(const StepInputs& inputs, const PassCost& pass) {
+  return 4 * pass.merge_f32_numbers +
+         D(ElementBytes(inputs.precision->matrices)) * pass.merge_parameter_numbers;
+}
+
 /// Seconds of the update. AdamW reads gradient and moments, writes the moments and updates the
 /// parameter; the norm reads the gradients; then matrices are copied for products.
 double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const OperandCopies& copies,
@@ -111,12 +117,15 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
   // Of frozen matrices those are packed anew that are merged with what is trained.
   const double renewed = D(inputs.shape.packed - inputs.shape.only_multiplied +
                            MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
-  const FixedCost merge = inputs.SharesParameters() ? FixedCost() : pass.merge;
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
-                       pass.step.Bytes(stored) + merge.Bytes(stored);
+                       4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
+  // Weights of ranks that gather them are merged in the passes.
+  const double merges = inputs.SharesParameters() ? 0 : 1;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
-  const double products = pass.step.product_seconds + merge.product_seconds;
-  return UpdateSecondsWithFiles(inputs, pass, bytes / rate + products, rates);
+  return UpdateSecondsWithFiles(inputs, pass,
+                                (bytes + merges * MergeBytes(inputs, pass)) / rate +
+                                    pass.step_product_seconds + merges * pass.merge_product_seconds,
+                                rates);
 }
 
 TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone,
@@ -138,11 +147,9 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
        (2 + pass.scoring_passes) * passes * D(inputs.shape.quantized) * copies.dequantized) /
           bandwidth;
   if (inputs.SharesParameters()) {
-    // Weights are merged whenever they have been gathered.
     const double merges = (2 + pass.scoring_passes) * passes;
-    const double stored = D(ElementBytes(inputs.precision->matrices));
-    time.gemm_seconds += merges * pass.merge.product_seconds;
-    time.memory_bound_seconds += merges * pass.merge.Bytes(stored) / bandwidth;
+    time.gemm_seconds += merges * pass.merge_product_seconds;
+    time.memory_bound_seconds += merges * MergeBytes(inputs, pass) / bandwidth;
   }
   const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);
   time.memory_bound_seconds += uploaded.passes;

@@ -223,9 +223,10 @@ TEST(PredictStep, MergesWeightsOnceAnUpdateOrWheneverTheyHaveBeenGathered) {
   inputs.ranks = inputs.shard_ranks = 4;
   const PassCost merging = PassOf(inputs, *rates);
   PassCost plain = merging;
-  plain.merge = {};
-  const double products = merging.merge.product_seconds;
-  const double bytes = merging.merge.Bytes(4);  // parameters are f32
+  plain.merge_product_seconds = plain.merge_f32_numbers = plain.merge_parameter_numbers = 0;
+  const double products = merging.merge_product_seconds;
+  // Parameters are f32, too.
+  const double bytes = 4 * (merging.merge_f32_numbers + merging.merge_parameter_numbers);
   EXPECT_GT(products, 0);
   EXPECT_GT(bytes, 0);
   const auto difference = [&](int64_t zero_stage, double TimeBreakdown::*part) {
