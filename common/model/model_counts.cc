@@ -114,16 +114,19 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     bool trains_layer = false;
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
-    bool input = false, trains = false, layer_again = false;
+    int64_t more = 0;
+    bool input = false, trains = false;
     std::string_view differentiated;  // a weight that is not trained itself
     const auto add = [&](bool of_adapter, int64_t rows, int64_t columns, int64_t times,
-                         bool differentiates_input, bool trained, bool again) {
+                         bool differentiates_input, bool trained,
+                         int64_t more_products) -> BlockProduct& {
       BlockProduct& product =
           products.try_emplace({of_adapter, rows, columns}, BlockProduct{of_adapter, rows, columns})
               .first->second;
-      product.forward += (again && backward && trained ? 2 : 1) * times;
+      product.forward += (1 + (backward && trained ? more_products : 0)) * times;
       if (differentiates_input) product.input += times;
       if (trained) product.weight += times;
+      return product;
     };
     const ParameterInfo* before = nullptr;
     for (const ParameterInfo& parameter : block) {
@@ -140,32 +143,39 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
         if (parameter.frozen || parameter.adapter_of == differentiated) continue;
         differentiated = parameter.adapter_of;
         const ParameterInfo& weight = WeightOf(block, parameter);
-        add(false, weight.shape[0], weight.shape[1], 0, false, false, false);
-        ++products.at({false, weight.shape[0], weight.shape[1]}).weight;
+        ++add(false, weight.shape[0], weight.shape[1], 0, false, false, 0).weight;
         continue;
       }
       if (!parameter.matrix()) continue;
       if (!parameter.in_place_of.empty()) {
         add(false, parameter.shape[0] / parameter.products, parameter.shape[1], parameter.products,
-            reached, !parameter.frozen, parameter.multiplied_again);
+            reached, !parameter.frozen, parameter.more_products);
         continue;
       }
       if (parameter.adapter != AdapterSide::kNone) {
         // What the second of two factors reads has a gradient, whatever the first one reads.
-        add(true, parameter.shape[0], parameter.shape[1], 1,
-            parameter.adapter == AdapterSide::kOutput ? backward : reached, !parameter.frozen,
-            parameter.multiplied_again);
+        BlockProduct& product = add(true, parameter.shape[0], parameter.shape[1], 1,
+                                    parameter.adapter == AdapterSide::kOutput ? backward : reached,
+                                    !parameter.frozen, parameter.more_products);
+        if (reached) product.input += parameter.more_input_gradients;
+        continue;
+      }
+      if (parameter.more_input_gradients > 0) {  // multiplied alone
+        BlockProduct& product =
+            add(false, parameter.shape[0], parameter.shape[1], 1, reached, !parameter.frozen, 0);
+        if (backward) product.forward += parameter.more_products;
+        if (reached) product.input += parameter.more_input_gradients;
         continue;
       }
       out += parameter.shape[0];
       in = parameter.shape[1];
       input = reached;
       trains = trains || !parameter.frozen;
-      layer_again = layer_again || parameter.multiplied_again;
+      more = std::max(more, parameter.more_products);
     }
     if (out == 0) continue;
-    add(false, out, in, 1, input, trains, false);
-    if (layer_again && backward) ++products.at({false, out, in}).forward;
+    BlockProduct& product = add(false, out, in, 1, input, trains, 0);
+    if (backward) product.forward += more;
   }
   std::vector<BlockProduct> list;
   for (const auto& [size, product] : products) list.push_back(product);

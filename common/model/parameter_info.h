@@ -129,10 +129,14 @@ struct ParameterInfo : ParameterAttributes {
                                ///< of several products those of one.
   int64_t products = 1;        ///< Of a matrix: equal blocks of its rows, each multiplied alone.
   bool read_directly = false;  ///< Of a matrix: products read it as it is, without a packed copy.
-  bool only_multiplied = false;   ///< Of a frozen matrix: nothing reads it but the packed copies of
-                                  ///< products; neither is what it is one with trained.
-  bool multiplied_again = false;  ///< The backward pass computes its product once more; of a vector
-                                  ///< that a layer has besides, that of the layer.
+  bool only_multiplied = false;  ///< Of a frozen matrix: nothing reads it but the packed copies of
+                                 ///< products; neither is what it is one with trained.
+  /// Products with it besides that of the forward pass: what the backward pass computes again, and
+  /// second ones. Of a vector that a layer has besides, those of the layer.
+  int64_t more_products = 0;
+  /// Likewise of the gradient of what it multiplies, besides the first. Of such a vector, those of
+  /// its weight, which is then multiplied apart from the others of its layer.
+  int64_t more_input_gradients = 0;
   bool of_virtual_tokens = false;  ///< Of a graft: what is in the place of tokens, or layers that
                                    ///< make it; no token is multiplied by it.
   bool of_table = false;           ///< Rows of the table of tokens: wherever that is.

@@ -339,8 +339,11 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
             MatchesAny(model.freeze, adapter.name) || FrozenByTechniques(model, adapter);
         adapter.stacked = false;
         adapter.adapter_of = parameter.name;
-        const bool of_layer_again = adapter.multiplied_again && !adapter.matrix();
-        parameter.multiplied_again = parameter.multiplied_again || of_layer_again;
+        if (!adapter.matrix()) {
+          parameter.more_products = std::max(parameter.more_products, adapter.more_products);
+          parameter.more_input_gradients =
+              std::max(parameter.more_input_gradients, adapter.more_input_gradients);
+        }
         waiting.push_back(std::move(adapter));
       }
     }

@@ -289,6 +289,12 @@ StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train) {
   return work;
 }
 
+StepWork MergeWorkOf(const ModelSpec& model) {
+  StepWork work;
+  for (const TechniqueCost* technique : TechniqueCosts()) technique->AddMergeWork(model, work);
+  return work;
+}
+
 std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (const std::optional<AddedNetwork> added = technique->AddedNetworkOf(train)) return added;

@@ -21,7 +21,7 @@ namespace weft {
 
 struct MemoryInputs;
 
-/// Work that techniques add to each step, however many tokens it has.
+/// Work that techniques add to each step, however many tokens it has, or to each merge.
 struct StepWork {
   std::vector<Gemm> products;    ///< In f32, whatever the precision.
   double flops = 0;              ///< Of everything else.
@@ -177,6 +177,9 @@ class TechniqueCost {
   /// Numbers of the layers of a distinct block whose products read a matrix that is made of their
   /// weights and of what they have besides, in place of the weights.
   virtual int64_t MergedNumbers(const ModelSpec&, int64_t /*block*/) const { return 0; }
+  /// The work of making all these matrices once: after each update, or in each pass for which ranks
+  /// gather their weights.
+  virtual void AddMergeWork(const ModelSpec&, StepWork&) const {}
 
   /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer that the weight `output`
   /// of a block ends, with AdapterSide::kNeither.
@@ -337,6 +340,8 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
+/// Of making the matrices that weights are merged into once; no part of StepWorkOf.
+StepWork MergeWorkOf(const ModelSpec& model);
 /// Of the technique that has some.
 std::optional<RankUnits> UnitsOfRank(const JobSpec& job);
 /// Gives `model` the heads and neurons of such a rank, of the same sizes.

@@ -151,16 +151,26 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
-/// Adds what techniques compute once a step.
+double ProductSeconds(const StepWork& work, const StepRates& rates, int64_t threads) {
+  double seconds = 0;
+  for (const Gemm& gemm : work.products) {
+    seconds +=
+        gemm.Flops() / rates.GemmFlopsPerSecond(DType::kF32, gemm.m, gemm.n, gemm.k, threads);
+  }
+  return seconds;
+}
+
+/// Adds what techniques compute once a step, and what they merge.
 void AddStepWork(const ModelShape& shape, const TrainSpec& train, const StepRates& rates,
                  int64_t threads, PassCost& cost) {
   const StepWork work = StepWorkOf(shape, train);
   cost.step_f32_numbers = work.f32_numbers;
   cost.step_parameter_numbers = work.parameter_numbers;
-  for (const Gemm& gemm : work.products) {
-    cost.step_product_seconds +=
-        gemm.Flops() / rates.GemmFlopsPerSecond(DType::kF32, gemm.m, gemm.n, gemm.k, threads);
-  }
+  cost.step_product_seconds = ProductSeconds(work, rates, threads);
+  const StepWork merge = MergeWorkOf(shape.spec);
+  cost.merge_f32_numbers = merge.f32_numbers;
+  cost.merge_parameter_numbers = merge.parameter_numbers;
+  cost.merge_product_seconds = ProductSeconds(merge, rates, threads);
 }
 
 }  // namespace
@@ -238,6 +248,7 @@ PassCost SlowedBy(PassCost pass, double times) {
   pass.attention_forward_gemm_seconds *= times;
   pass.attention_product_seconds *= times;
   pass.step_product_seconds *= times;
+  pass.merge_product_seconds *= times;
   return pass;
 }
 

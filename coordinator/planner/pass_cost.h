@@ -28,6 +28,9 @@ struct PassCost {
   double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
   double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
   double step_parameter_numbers = 0;  ///< and as parameters.
+  double merge_product_seconds = 0;   ///< The same of merging weights once (MergeWorkOf).
+  double merge_f32_numbers = 0;
+  double merge_parameter_numbers = 0;
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
   double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.
@@ -41,7 +44,7 @@ double FormatShare(const ModelSpec& model, const PrecisionRecipe& precision,
 /// (StepRates::Multiplies). `context_ranks`: context-parallel ranks, which have equal parts of each
 /// sequence and of its pairs of a query and a key. Products take as many times longer as runs near
 /// by (StepRates::Near) say. `mlp`: how a technique multiplies by the weights of MLPs. `train`:
-/// what techniques of the training compute once a step.
+/// what techniques of the training compute besides.
 PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequence_length,
                     const PrecisionRecipe& precision, double format_share, double dropout,
                     const StepRates& rates, int64_t threads, int64_t context_ranks,

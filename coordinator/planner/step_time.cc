@@ -103,6 +103,12 @@ UploadedOperandSeconds SecondsOfUploadedOperands(const StepInputs& inputs,
   return {.passes = 2 * D(inputs.accumulation_steps) * share * once, .update = (1 - share) * once};
 }
 
+/// Bytes that merging weights once reads and writes besides its products.
+double MergeBytes(const StepInputs& inputs, const PassCost& pass) {
+  return 4 * pass.merge_f32_numbers +
+         D(ElementBytes(inputs.precision->matrices)) * pass.merge_parameter_numbers;
+}
+
 /// Seconds of the update. AdamW reads gradient and moments, writes the moments and updates the
 /// parameter; the norm reads the gradients; then matrices are copied for products.
 double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const OperandCopies& copies,
@@ -113,8 +119,13 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
                            MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
                        4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
+  // Weights of ranks that gather them are merged in the passes.
+  const double merges = inputs.SharesParameters() ? 0 : 1;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
-  return UpdateSecondsWithFiles(inputs, pass, bytes / rate + pass.step_product_seconds, rates);
+  return UpdateSecondsWithFiles(inputs, pass,
+                                (bytes + merges * MergeBytes(inputs, pass)) / rate +
+                                    pass.step_product_seconds + merges * pass.merge_product_seconds,
+                                rates);
 }
 
 TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone,
@@ -135,6 +146,11 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
       (2 * passes * (matrices * copies.gathered) +
        (2 + pass.scoring_passes) * passes * D(inputs.shape.quantized) * copies.dequantized) /
           bandwidth;
+  if (inputs.SharesParameters()) {
+    const double merges = (2 + pass.scoring_passes) * passes;
+    time.gemm_seconds += merges * pass.merge_product_seconds;
+    time.memory_bound_seconds += merges * MergeBytes(inputs, pass) / bandwidth;
+  }
   const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);
   time.memory_bound_seconds += uploaded.passes;
   time.recompute_seconds = RecomputeSeconds(inputs, pass, rates);

@@ -265,6 +265,39 @@ TEST(PredictStep, DequantizesWeightsInBothPassesAndPacksNoFrozenMatrixAnew) {
               1000 * 6 / rates->UpdateBytesPerSecond(inputs.place(), false), 1e-12);
 }
 
+TEST(PredictStep, MergesWeightsOnceAnUpdateOrWheneverTheyHaveBeenGathered) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  JobSpec job = Gpt2Job();
+  job.model.peft.method = "loha";
+  StepInputs inputs;
+  inputs.shape = ModelShape(ShapeOf(job).spec);
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = 4;
+  const PassCost merging = PassOf(inputs, *rates);
+  PassCost plain = merging;
+  plain.merge_product_seconds = plain.merge_f32_numbers = plain.merge_parameter_numbers = 0;
+  const double products = merging.merge_product_seconds;
+  // Parameters are f32, too.
+  const double bytes = 4 * (merging.merge_f32_numbers + merging.merge_parameter_numbers);
+  EXPECT_GT(products, 0);
+  EXPECT_GT(bytes, 0);
+  const auto difference = [&](int64_t zero_stage, double TimeBreakdown::*part) {
+    inputs.zero_stage = zero_stage;
+    return PredictStep(inputs, merging, *rates).*part - PredictStep(inputs, plain, *rates).*part;
+  };
+  const double once = products + bytes / rates->UpdateBytesPerSecond(inputs.place(), false);
+  EXPECT_NEAR(difference(2, &TimeBreakdown::optimizer_seconds), once, 1e-9);
+  EXPECT_NEAR(difference(2, &TimeBreakdown::gemm_seconds), 0, 1e-9);
+  EXPECT_NEAR(difference(2, &TimeBreakdown::memory_bound_seconds), 0, 1e-9);
+  // In two passes of each of three micro-batches.
+  EXPECT_NEAR(difference(3, &TimeBreakdown::optimizer_seconds), 0, 1e-9);
+  EXPECT_NEAR(difference(3, &TimeBreakdown::gemm_seconds), 2 * 3 * products, 1e-9);
+  EXPECT_NEAR(difference(3, &TimeBreakdown::memory_bound_seconds),
+              2 * 3 * bytes / rates->MemoryBytesPerSecond(inputs.place()), 1e-9);
+}
+
 TEST(PredictStep, AddsGradientsOfMicroBatchesInATreeWhereTheyAreKept) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);

@@ -147,6 +147,37 @@ TEST(Jobs, GoOnWithFewerRanksWhenAWorkerIsLostForGood) {
   }
 }
 
+TEST(Jobs, WithAdaptersGoOnWithFewerRanksWhenAWorkerIsLostForGood) {
+  constexpr int64_t kSteps = 16;
+  Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});
+  v1::JobSpec spec = cluster.OpenJob("adapters", kSteps);
+  v1::PeftSpec& peft = *spec.mutable_model()->mutable_peft();
+  peft.set_method("lora");
+  peft.add_target_modules("all-linear");
+  peft.add_modules_to_save("ln_f");
+  v1::JobSpec alone = spec;
+  spec.mutable_resources()->set_zero_stage(2);
+  const std::string id = cluster.Submit(spec);
+  cluster.AwaitStep(id, 6);
+  cluster.worker(1).Kill();
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED);
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_EQ(job.attempts(0).plan().rank_workers_size(), 4);
+  EXPECT_LT(job.attempts(1).plan().rank_workers_size(), 4);
+  EXPECT_GT(job.attempts(1).first_step(), 0) << "from a checkpoint";
+  alone.set_name("adapters-alone");
+  alone.mutable_resources()->set_ranks(1);
+  const std::string reference = cluster.Submit(alone);
+  cluster.Await(reference, v1::SUCCEEDED);
+  const std::vector<double> losses = cluster.Losses(id), expected = cluster.Losses(reference);
+  ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
+  ASSERT_EQ(expected.size(), losses.size());
+  EXPECT_LT(expected.back(), expected.front() - 0.005) << "adapters learn";
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], 1e-4) << "step " << i + 1;
+  }
+}
+
 TEST(Jobs, WithLocalStepsGoOnFromTheOuterStepWhenAWorkerIsLostForGood) {
   constexpr int64_t kSteps = 24;
   Cluster cluster({.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:20"}}});

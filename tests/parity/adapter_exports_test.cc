@@ -49,11 +49,21 @@ void PrintTo(const AdapterCase& c, std::ostream* out) {
   *out << c.family << " " << c.name;
 }
 
+/// Whether it is a llama, by another name in transformers or not.
+bool IsLlama(const std::string& family) {
+  return family == "llama" || family == "mistral" || family == "qwen2" || family == "mixtral";
+}
+
 std::vector<std::string> NormsOf(const std::string& family) {
   if (family == "gpt2") return {"ln_1", "ln_2", "ln_f"};
-  if (family == "llama") return {"*norm.weight"};
+  if (IsLlama(family)) return {"*norm.weight"};
   if (family == "bert") return {"LayerNorm"};
   return {"*layernorm*"};
+}
+
+std::string TableOf(const std::string& family) {
+  if (family == "gpt2") return "wte";
+  return IsLlama(family) ? "embed_tokens" : "word_embeddings";
 }
 
 std::vector<AdapterCase> Cases() {
@@ -67,7 +77,8 @@ std::vector<AdapterCase> Cases() {
     };
   };
   std::vector<AdapterCase> cases;
-  for (const std::string family : {"gpt2", "llama", "bert", "vit"}) {
+  for (const std::string family : {"gpt2", "llama", "mistral", "qwen2", "mixtral", "bert", "vit"}) {
+    const bool experts = family == "mixtral";  // which lora alone adapts
     const auto add = [&](const char* name, std::function<void(PeftSpec&)> change) {
       cases.push_back({family, name, std::move(change)});
     };
@@ -78,6 +89,18 @@ std::vector<AdapterCase> Cases() {
     });
     add("dora", [](PeftSpec& spec) { spec.use_dora = true; });
     add("pissa", [](PeftSpec& spec) { spec.init = "pissa"; });
+    if (family != "vit") {
+      add("embedding", [family](PeftSpec& spec) { spec.target_modules = {TableOf(family)}; });
+      add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
+    }
+    if (family != "gpt2") add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
+    if (experts) continue;
+    if (family != "vit") {
+      add("tokens-alone", [](PeftSpec& spec) {
+        spec.method = "selective";
+        spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
+      });
+    }
     add("ln-tuning", [family](PeftSpec& spec) {
       spec.method = "selective";
       spec.modules_to_save = NormsOf(family);
@@ -89,22 +112,10 @@ std::vector<AdapterCase> Cases() {
       spec.adalora.target_r = 3;
       spec.adalora.tfinal = 2;
     });
-    if (family != "vit") {
-      const char* table = family == "gpt2"    ? "wte"
-                          : family == "llama" ? "embed_tokens"
-                                              : "word_embeddings";
-      add("embedding", [table](PeftSpec& spec) { spec.target_modules = {table}; });
-      add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
-      add("tokens-alone", [](PeftSpec& spec) {
-        spec.method = "selective";
-        spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
-      });
-    }
     add("vera", everywhere("vera"));
     add("ia3", method("ia3"));
     if (family != "gpt2") {
       add("miss", everywhere("miss"));
-      add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
       add("loha", everywhere("loha"));
       add("lokr", everywhere("lokr"));
       add("oft", [](PeftSpec& spec) {
@@ -112,7 +123,8 @@ std::vector<AdapterCase> Cases() {
         spec.oft_block_size = 8;
       });
     }
-    if (family == "bert" || family == "vit") continue;
+    // Virtual tokens go without a window of attention.
+    if (family == "bert" || family == "vit" || family == "mistral") continue;
     for (const char* name : {"prompt", "p_tuning", "prefix"}) {
       add(name, [name](PeftSpec& spec) {
         spec.method = name;
@@ -125,16 +137,12 @@ std::vector<AdapterCase> Cases() {
       spec.num_virtual_tokens = 4;
     });
   }
-  for (const char* family : {"mistral", "qwen2", "mixtral"}) {
-    cases.push_back({family, "lora", [](PeftSpec& spec) { spec.target_modules = {"all-linear"}; }});
-  }
   return cases;
 }
 
 ModelSpec BaseOf(const std::string& family) {
   ModelSpec model = TinyModel();
-  const bool of_llama = family == "mistral" || family == "qwen2" || family == "mixtral";
-  model.family = of_llama ? "llama" : family;
+  model.family = IsLlama(family) ? "llama" : family;
   model.context = 24;
   if (model.family == "llama") model.mlp_width = 48;
   if (family == "mistral") model.sliding_window = 5;

@@ -16,7 +16,8 @@ parallel), in the engine's own folders; and bitfit, which has merged.safetensors
 Of each family there is each method that peft has for it and that the engine trains, except:
   - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
   - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
-  - virtual tokens: the engine has them for gpt2 and llama without a window of attention alone,
+  - virtual tokens: the engine has them for gpt2 and llama without a window of attention alone; those
+    of mistral are on its network without the window,
   - other methods than lora of mixtral: the engine has none with experts.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
@@ -176,13 +177,14 @@ def add_families():
     for family in ("mistral", "qwen2", "mixtral"):
         families[family]["embedding"] = LoraConfig(r=2, lora_alpha=4,
                                                    target_modules=["embed_tokens", "v_proj"])
-    families["qwen2"] |= {
-        "prompt": PromptTuningConfig(**VIRTUAL),
-        "p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
-        "prefix": PrefixTuningConfig(**VIRTUAL),
-        "projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
-                                               **VIRTUAL),
-    }
+    for family in ("mistral", "qwen2"):
+        families[family] |= {
+            "prompt": PromptTuningConfig(**VIRTUAL),
+            "p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
+            "prefix": PrefixTuningConfig(**VIRTUAL),
+            "projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
+                                                   **VIRTUAL),
+        }
     for family, cases in families.items():
         for name, config in cases.items():
             CASES.setdefault(f"{family}/{name}", config)
@@ -286,12 +288,15 @@ def save_adapter(model, folder):
                   folder / "encoder.safetensors")
 
 
-def load_base(family):
+def load_base(family, windowed=True):
     torch.manual_seed(2)
-    # Other products of experts take no float64.
-    eager = {"experts_implementation": "eager"} if family == "mixtral" else {}
+    settings = {}
+    if family == "mixtral":
+        settings["experts_implementation"] = "eager"  # other products of experts take no float64
+    if family == "mistral" and not windowed:
+        settings["sliding_window"] = None
     return type(FAMILIES[family]()).from_pretrained(FOLDER / family / "start",
-                                                    attn_implementation="eager", **eager)
+                                                    attn_implementation="eager", **settings)
 
 
 class Bottleneck(torch.nn.Module):
@@ -372,9 +377,9 @@ def write_case(case):
     if name == "bitfit":
         return write_bitfit(family)
     folder = FOLDER / family
-    base = load_base(family)
-    before = {key: value.clone() for key, value in base.state_dict().items()}
     config = CASES[case]
+    base = load_base(family, windowed=not config.is_prompt_learning)
+    before = {key: value.clone() for key, value in base.state_dict().items()}
     model = get_peft_model(base, config).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():

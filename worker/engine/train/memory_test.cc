@@ -304,13 +304,38 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   SetTwoAdapters(two_of_llama);
   loha.peft.method = "loha";
   oft.peft.method = "oft";
-  for (ModelSpec model : {gpt2, monarch, parts, pixelfly, lora, lora_of_llama, two, two_of_llama,
-                          loha, oft, houlsby, pfeiffer, parallel, Mixtral(2, 64),
-                          Bert(2, "masked_lm"), Bert(2, "classification"), Vit(2)}) {
+  ModelSpec ia3 = gpt2, dora = lora, dora_of_llama = lora_of_llama;
+  ia3.peft.method = "ia3";
+  dora.peft.use_dora = dora_of_llama.peft.use_dora = true;
+  ModelSpec dropped_dora = dora, dropped_dora_of_llama = dora_of_llama;
+  dropped_dora.peft.dropout = dropped_dora_of_llama.peft.dropout = 0.1;
+  for (ModelSpec model : {gpt2,
+                          monarch,
+                          parts,
+                          pixelfly,
+                          lora,
+                          lora_of_llama,
+                          two,
+                          two_of_llama,
+                          loha,
+                          oft,
+                          houlsby,
+                          pfeiffer,
+                          parallel,
+                          ia3,
+                          dora,
+                          dora_of_llama,
+                          dropped_dora,
+                          dropped_dora_of_llama,
+                          Mixtral(2, 64),
+                          Bert(2, "masked_lm"),
+                          Bert(2, "classification"),
+                          Vit(2)}) {
     for (bool frozen : {false, true}) {
       if (frozen && (model.experts > 0 || model.peft.method != "none")) continue;
       SCOPED_TRACE(model.family + " " + model.head + " " + model.peft.method +
-                   (frozen ? ", frozen" : ""));
+                   (model.peft.use_dora ? " dora" : "") +
+                   (model.peft.dropout > 0 ? " dropped" : "") + (frozen ? ", frozen" : ""));
       if (frozen) {
         model.freeze = {model.family == "gpt2"    ? "transformer.w*"
                         : model.family == "llama" ? "*embed*"
@@ -333,7 +358,7 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
       }
       const ModelShape shape = ShapeOf(job);
       const int64_t length = model.family == "vit" ? ImagePatches(model) + 1 : model.context;
-      double products = StepWorkOf(shape, job.train).Flops();
+      double products = StepWorkOf(shape, job.train).Flops() + MergeWorkOf(shape.spec).Flops();
       for (const Gemm& gemm : WeightGemms(shape, 4 * length, length, 4)) products += gemm.Flops();
       EXPECT_NEAR(products / counted, 1, 1e-3);
 

@@ -1,5 +1,6 @@
 // Networks whose weights have adapters merged into them, against those without, on meshes, and in
 // peft's folders.
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -186,11 +187,29 @@ TEST(MergedNetworksTest, TheWorkOfPackingIsThatOfTheCostModel) {
     run.context.profiler = &profiler;
     run.Step();
     run.context.profiler = nullptr;
-    const StepWork work = StepWorkOf(ShapeOf(job), job.train);
+    const StepWork work = MergeWorkOf(job.model);
     EXPECT_GT(work.f32_numbers, 0);
     EXPECT_GT(work.Flops(), 0);
     EXPECT_EQ(profiler.entries().at("pack weights").flops, work.Flops());
   }
+}
+
+TEST(MergedNetworksTest, ShardedWeightsAreMergedInBothPassesOfEachMicroBatch) {
+  MeshCase c{TinyJob(4), TinyPlan("fp32", 1, 2)};
+  c.job.model = MergingModel(MergingMethods().front());
+  c.plan.mesh.data = 2;
+  c.plan.zero_stage = 3;
+  std::vector<double> flops(2, 0.0);
+  RunRanks(2, std::chrono::seconds(60), [&](Collective& world) {
+    MeshRank rank(c, world);
+    WEFT_CHECK(rank.trainer->Step().ok(), "the first step");
+    Profiler profiler;
+    rank.run.context.profiler = &profiler;
+    WEFT_CHECK(rank.trainer->Step().ok(), "the second step");
+    rank.run.context.profiler = nullptr;
+    flops[static_cast<size_t>(world.rank())] = profiler.entries().at("pack weights").flops;
+  });
+  for (const double each : flops) EXPECT_EQ(each, 2 * 2 * MergeWorkOf(c.job.model).Flops());
 }
 
 TEST(MergedNetworksTest, SidesAreSplitAsInPeft) {

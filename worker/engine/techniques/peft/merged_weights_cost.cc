@@ -5,6 +5,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {
@@ -233,7 +234,7 @@ std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weigh
 
 // W is read once, and W' written, read again and packed. The rest are passes over matrices of its
 // size on the way.
-void AddMergeWork(const ModelSpec& model, StepWork& work) {
+void AddWorkOfMerging(const ModelSpec& model, StepWork& work) {
   const std::string& method = model.peft.method;
   const double passes = method == "loha" ? 8 : method == "lokr" ? 6 : method == "oft" ? 4 : 2;
   ForEachLayer(model, [&](const Layer& layer) {

@@ -52,11 +52,11 @@ Status CheckMergeOnRanks(const JobSpec& job);
 /// weight, and what is on the way to those of its tensors.
 int64_t MergedGradientNumbers(const ModelSpec& model, SubLayer sub_layer);
 
-/// The products in f32 that make what an adapter adds to `weight`, once an update.
+/// The products in f32 that make what an adapter adds to `weight`.
 std::vector<Gemm> MergeProducts(const PeftSpec& spec, const ParameterInfo& weight);
 
 /// Adds those of all adapters, and the numbers that they read and write.
-void AddMergeWork(const ModelSpec& model, StepWork& work);
+void AddWorkOfMerging(const ModelSpec& model, StepWork& work);
 
 /// Numbers of the layers with adapters: of a block all together (TechniqueCost::MergedNumbers), or
 /// of the largest one.

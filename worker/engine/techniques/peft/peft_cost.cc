@@ -383,7 +383,6 @@ class PeftCost : public TechniqueCost {
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
-    if (MergesWeights(shape.spec.peft)) AddMergeWork(shape.spec, work);
     if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
   }
 
@@ -393,6 +392,9 @@ class PeftCost : public TechniqueCost {
 
   int64_t MergedNumbers(const ModelSpec& model, int64_t block) const override {
     return MergesWeights(model.peft) ? MergedNumbersOf(model, block) : 0;
+  }
+  void AddMergeWork(const ModelSpec& model, StepWork& work) const override {
+    if (MergesWeights(model.peft)) AddWorkOfMerging(model, work);
   }
 
   // When weights are packed after an update: the merged weight of a layer, and what an adapter adds
@@ -447,44 +449,53 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
   const int64_t out = weight.shape[0], in = weight.shape[1];
   std::vector<ParameterInfo> tensors;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape, AdapterSide side,
-                       bool again) {
+                       int64_t more_products) {
     ParameterInfo& info = tensors.emplace_back(weight);
     info.name = LayerOf(weight.name) + "." + name;
     info.shape = std::move(shape);
     info.parts.clear();
     info.adapter = side;
-    info.multiplied_again = again;
+    info.more_products = more_products;
+    info.more_input_gradients = 0;
   };
   if (spec.method == "ia3") {
     const bool inputs = ScalesInputs(model, weight);
-    add("ia3_l", {inputs ? in : out}, inputs ? AdapterSide::kInput : AdapterSide::kOutput, !inputs);
+    add("ia3_l", {inputs ? in : out}, inputs ? AdapterSide::kInput : AdapterSide::kOutput,
+        inputs ? 0 : 1);
     return tensors;
   }
   const int64_t rank = RankOf(spec, weight.name);
   if (spec.method == "miss") {
-    add("miss_block", {out, rank}, AdapterSide::kOutput, false);
+    add("miss_block", {out, rank}, AdapterSide::kOutput, 0);
     return tensors;
   }
   if (spec.method == "adalora") {
-    add("lora_A", {rank, in}, AdapterSide::kInput, true);
-    add("lora_B", {out, rank}, AdapterSide::kOutput, false);
-    add("lora_E", {rank}, AdapterSide::kInput, false);
+    add("lora_A", {rank, in}, AdapterSide::kInput, 1);
+    add("lora_B", {out, rank}, AdapterSide::kOutput, 0);
+    add("lora_E", {rank}, AdapterSide::kInput, 0);
     tensors.back().of_whole_weight = true;
     return tensors;
   }
   for (int64_t part = 0; part < std::ssize(spec.adapters); ++part) {
     const std::string& adapter = spec.adapters[static_cast<size_t>(part)].name;
-    add(JointTensorName("lora_A.weight", adapter), {rank, in}, AdapterSide::kInput, true);
-    add(JointTensorName("lora_B.weight", adapter), {out, rank}, AdapterSide::kOutput, false);
+    add(JointTensorName("lora_A.weight", adapter), {rank, in}, AdapterSide::kInput, 1);
+    add(JointTensorName("lora_B.weight", adapter), {out, rank}, AdapterSide::kOutput, 0);
     for (size_t i = tensors.size() - 2; i < tensors.size(); ++i) {
       tensors[i].row_part = part;
       tensors[i].row_parts = std::ssize(spec.adapters);
     }
   }
   if (HasJointAdapters(spec)) return tensors;
-  add("lora_A.weight", {rank, in}, AdapterSide::kInput, true);
-  add("lora_B.weight", {out, rank}, AdapterSide::kOutput, spec.use_dora);
-  if (spec.use_dora) add("lora_magnitude_vector", {out}, AdapterSide::kOutput, true);
+  // The backward pass of DoRA computes its results before their scale again, with all factors. With
+  // dropout W multiplies what is dropped and what is not, and the two gradients of z are apart.
+  const int64_t again = spec.use_dora ? 1 : 0;
+  const int64_t apart = spec.use_dora && spec.dropout > 0 ? 1 : 0;
+  add("lora_A.weight", {rank, in}, AdapterSide::kInput, 1 + again);
+  add("lora_B.weight", {out, rank}, AdapterSide::kOutput, again);
+  tensors.back().more_input_gradients = apart;
+  if (!spec.use_dora) return tensors;
+  add("lora_magnitude_vector", {out}, AdapterSide::kOutput, 1 + apart);
+  tensors.back().more_input_gradients = apart;
   return tensors;
 }
 

@@ -139,6 +139,17 @@ ScaledResults::ScaledResults(const LinearLayer& layer, const PeftSpec& spec,
   layer.parameters->AddCopies(outputs_.front().weight, lengths_);
 }
 
+int64_t ScaledResults::FactorNumbers() const {
+  int64_t numbers = 0;
+  for (const Output& output : outputs_) {
+    if (!normalizes_ || output.vector < 0) continue;
+    for (const int64_t factor : {output.vector - 2, output.vector - 1}) {
+      numbers += (*parameters_)[factor].shape.Elements();
+    }
+  }
+  return numbers;
+}
+
 TensorView ScaledResults::PartOf(const Tensor& vector, const Output& output) {
   return vector.Elements(output.column, output.columns).view();
 }
@@ -294,7 +305,7 @@ Status ScaledResults::WeightGradient(Context& context, const Tensor& x, const Ou
       WEFT_ASSIGN_OR_RETURN(const Tensor results,
                             Tensor::New(context, Component::kWorkspace, x.dtype(), {rows, out_}));
       WEFT_RETURN_IF_ERROR(inner_->Forward(context, x, results, {}, {true, dy.first_row}));
-      CountWork(context.profiler, 2.0 * static_cast<double>(rows * in_ * out_));
+      CountWork(context.profiler, 2.0 * static_cast<double>(rows * (in_ * out_ + FactorNumbers())));
       WEFT_ASSIGN_OR_RETURN(dgains, NewZeros(context, out_));
       WEFT_ASSIGN_OR_RETURN(const Tensor gains, Gains(context));
       WEFT_RETURN_IF_ERROR(kernels::AffineBackward(

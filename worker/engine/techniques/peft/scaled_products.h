@@ -49,6 +49,8 @@ class ScaledResults : public WeightProducts {
   static TensorView PartOf(const Tensor& vector, const Output& output);
   /// 1 / length of the rows of W + scale B A of a DoRA.
   const Tensor& inverse_lengths() const;
+  /// Numbers of A and B of a DoRA, of all outputs together.
+  int64_t FactorNumbers() const;
   /// The vector g, [out] f32.
   Result<Tensor> Gains(Context& context) const;
   /// The gradient of the vector of an output, from that of g.

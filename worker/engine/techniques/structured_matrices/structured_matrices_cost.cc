@@ -280,7 +280,7 @@ std::vector<ParameterInfo> PixelflyTensors(const StructuredMatricesSpec& spec,
   if (size.rank == 0) return tensors;
   tensors.push_back(tensor("pixelfly_in", size.rank, weight.shape[1]));
   tensors.push_back(tensor("pixelfly_out", weight.shape[0], size.rank));
-  tensors[1].multiplied_again = true;
+  tensors[1].more_products = 1;
   return tensors;
 }
 
@@ -301,7 +301,7 @@ std::vector<ParameterInfo> StructuredTensors(const StructuredMatricesSpec& spec,
   std::vector<ParameterInfo> factors = {
       factor("monarch_first", size.blocks * size.rank, size.in),
       factor("monarch_second", size.out, size.blocks * size.rank)};
-  factors[0].multiplied_again = true;
+  factors[0].more_products = 1;
   return factors;
 }
 
