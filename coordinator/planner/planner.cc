@@ -188,8 +188,7 @@ PlanCandidate MakeCandidate(const SearchResult& result, const CostedPlan& costed
           (TrainingFlopsPerToken(shape, SequenceLength(job)) +
            AddedNetworkFlopsPerToken(job.train, SequenceLength(job))) +
       static_cast<double>(RankCount(plan.mesh) / (plan.mesh.tensor * plan.mesh.pipeline)) *
-          StepWorkOf(shape, job.train).Flops() +
-      static_cast<double>(RankCount(plan.mesh)) * MergeWorkOf(shape.spec).Flops();
+          (StepWorkOf(shape, job.train).Flops() + MergeWorkOf(shape.spec).Flops());
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());
   std::vector<int64_t> devices;
