@@ -48,13 +48,18 @@ class AddedNetworkTest : public TrainerProcessTest {
     return spec;
   }
 
-  /// The penalties of all steps that a rank takes from now on.
-  static std::vector<double> Penalties(Rank& rank) {
-    std::vector<double> penalties;
-    while (const std::optional<ProgressMessage> step = rank.Await<ProgressMessage>()) {
+  /// Trains as these ranks; their penalties of all steps.
+  static std::vector<std::vector<double>> PenaltiesOf(
+      const std::vector<std::unique_ptr<Rank>>& ranks) {
+    std::vector<std::vector<double>> penalties(ranks.size());
+    ServeStore(ranks, [&](size_t rank, const RankMessage& message) {
+      const auto* step = std::get_if<ProgressMessage>(&message);
+      if (step == nullptr) return;
       const auto found = step->technique_metrics.find("value_logit_penalty_nats");
-      penalties.push_back(found == step->technique_metrics.end() ? std::nan("") : found->second);
-    }
+      penalties[rank].push_back(found == step->technique_metrics.end() ? std::nan("")
+                                                                       : found->second);
+    });
+    for (const std::unique_ptr<Rank>& rank : ranks) EXPECT_EQ(rank->Wait(), kExitDone);
     return penalties;
   }
 
@@ -109,19 +114,16 @@ TEST_F(AddedNetworkTest, LooksAtItsFolderEarlyAlsoWhenItResumes) {
 // Sums of squares that ranks have parts of, or all of them the same, count once.
 TEST_F(AddedNetworkTest, TwoRanksTrainAsOneDoes) {
   const AttemptSpec one = Value("one", folder_);
-  auto alone = Start(one, "", true);
-  const std::vector<double> penalties = Penalties(*alone);
-  ASSERT_EQ(alone->Wait(), kExitDone);
+  std::vector<std::unique_ptr<Rank>> alone;
+  alone.push_back(Start(one, "", true));
+  const std::vector<double> penalties = PenaltiesOf(alone).front();
   ASSERT_EQ(std::ssize(penalties), one.job.train.steps);
   // A classifier of zeros has none in the first step.
   EXPECT_GT(penalties.back(), 0);
   const auto expect_same = [&](AttemptSpec two) {
     std::vector<std::unique_ptr<Rank>> ranks;
     for (two.rank = 0; two.rank < 2; ++two.rank) ranks.push_back(Start(two, "", true));
-    ServeStore(ranks);
-    for (const std::unique_ptr<Rank>& rank : ranks) {
-      const std::vector<double> own = Penalties(*rank);
-      ASSERT_EQ(rank->Wait(), kExitDone);
+    for (const std::vector<double>& own : PenaltiesOf(ranks)) {
       ASSERT_EQ(own.size(), penalties.size());
       for (size_t step = 0; step < penalties.size(); ++step) {
         EXPECT_NEAR(own[step], penalties[step], 1e-4 * penalties[step]) << step;

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -131,15 +132,18 @@ class Rank {
   std::string pending_;
 };
 
-/// The daemon's part of the rendezvous, until every rank trains.
-inline void ServeStore(const std::vector<std::unique_ptr<Rank>>& ranks) {
+/// The daemon's part of the rendezvous: until every rank trains, or with `observe` until every one
+/// has ended. That is given each message with the number of its rank, by a thread for each rank.
+inline void ServeStore(const std::vector<std::unique_ptr<Rank>>& ranks,
+                       const std::function<void(size_t, const RankMessage&)>& observe = {}) {
   engine::HashStore store;
   std::vector<std::thread> threads;
-  for (const std::unique_ptr<Rank>& rank : ranks) {
-    threads.emplace_back([&store, &rank] {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&store, &observe, i, rank = ranks[i].get()] {
       while (std::optional<RankMessage> message = rank->Next()) {
         ASSERT_FALSE(std::holds_alternative<FailedMessage>(*message)) << ToLine(*message);
-        if (std::holds_alternative<StartedMessage>(*message)) return;
+        if (observe) observe(i, *message);
+        if (!observe && std::holds_alternative<StartedMessage>(*message)) return;
         if (auto* set = std::get_if<StoreSetMessage>(&*message)) {
           ASSERT_TRUE(store.Set(set->key, set->value_hex).ok());
           rank->Send(StoreReplyMessage{set->request_id, "", ""});

@@ -328,6 +328,7 @@ std::vector<Method> Methods() {
            [=](ModelSpec& model) {
              everywhere(model);
              model.peft.method = "adalora";
+             model.peft.rank = PeftSpec().rank;  // it has others
              model.peft.adalora.init_r = 4;
              model.peft.adalora.target_r = 2;
            }},
