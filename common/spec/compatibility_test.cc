@@ -374,6 +374,7 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.peft.prefix_projection = true;
          job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
          job.resources.pipeline_parallel = 2;
+         job.model.untied_classifier = true;
        }},
       {FeatureOf("peft", 17),
        [](JobSpec& job) {
