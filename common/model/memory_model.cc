@@ -152,6 +152,12 @@ int64_t SumsOfGradients(const MemoryInputs& inputs) {
 /// newest snapshots and the one that is being written, with what is sent and what is received.
 constexpr int64_t kSnapshotCopies = 3 * 2 + 1 + 2;
 
+/// Of gradients that tensor-parallel ranks sum, where offloaded ones are summed on the host: all of
+/// it but with a CUDA device, to which they go for that.
+int64_t HostCommunication(const MemoryInputs& inputs) {
+  return inputs.offload_optimizer && !inputs.OnCuda() ? kF32 * inputs.shape.partial_gradients : 0;
+}
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   memory.snapshots_bytes = 0;
@@ -166,6 +172,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
       BroughtSumBytes(inputs) + kF32 * inputs.kept.stored_trained;
   memory.optimizer_bytes = KeptStateBytes(inputs);
   memory.workspace_bytes -= HostWorkspace(inputs);
+  memory.communication_bytes -= HostCommunication(inputs);
   return memory;
 }
 

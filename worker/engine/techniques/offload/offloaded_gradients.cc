@@ -13,10 +13,15 @@ namespace {
 
 // One bucket is on its way, to the other ranks and down, during the backward pass of the next one;
 // another may wait behind it. With sharded values the matrices, the vectors and the experts of
-// expert-parallel ranks of a block are a bucket each.
+// expert-parallel ranks of a block are a bucket each, as far as they are trained.
 size_t MostInFlight(const ParameterSet& parameters) {
   if (!parameters.values_sharded()) return 2;
-  return parameters.expert_ranks() > 1 ? 5 : 3;
+  std::vector<size_t> of_unit(static_cast<size_t>(parameters.units()));
+  for (const ParameterSet::FlatParameter& flat : parameters.flat_parameters()) {
+    if (flat.trained) ++of_unit[static_cast<size_t>(flat.first_unit)];
+  }
+  const size_t most = parameters.expert_ranks() > 1 ? 5 : 3;
+  return std::min(most, 1 + *std::max_element(of_unit.begin(), of_unit.end()));
 }
 
 }  // namespace
@@ -31,6 +36,7 @@ OffloadedGradients::OffloadedGradients(Context& context, ParameterSet* parameter
       last_download_(layout_.buckets.size(), 0),
       sums_below_(layout_.buckets.size(), false),
       kept_(layout_.buckets.size(), false),
+      most_in_flight_(MostInFlight(*parameters)),
       file_(parameters->file()) {
   for (int64_t i = 0; i < parameters->size(); ++i) {
     const int64_t bucket = layout_.bucket_of[static_cast<size_t>(i)];
@@ -146,7 +152,7 @@ Status OffloadedGradients::Open(int64_t bucket) {
   const Stream& stream = context_->stream;
   if (sums_below_[b]) WEFT_RETURN_IF_ERROR(host.down().Await(stream, last_download_[b]));
   // What the pass before has left went during this one's forward pass.
-  const size_t most = std::exchange(opens_first_, false) ? 1 : MostInFlight(*parameters_);
+  const size_t most = std::exchange(opens_first_, false) ? 1 : most_in_flight_;
   while (in_flight_.size() >= most) {
     WEFT_RETURN_IF_ERROR(host.down().Await(stream, in_flight_.front().job));
     in_flight_.pop_front();

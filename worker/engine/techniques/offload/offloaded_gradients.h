@@ -110,6 +110,7 @@ class OffloadedGradients : public GradientReducer {
   std::vector<int64_t> last_download_;  ///< By bucket: the number of its last copy down.
   std::vector<bool> sums_below_;        ///< By bucket: the host memory pool has sums of this step.
   std::vector<bool> kept_;              ///< By bucket: it is of units that are kept on the device.
+  const size_t most_in_flight_;         ///< Buckets.
   std::vector<Work> kept_reductions_;   ///< Of these, under way.
   std::deque<InFlight> in_flight_;
   ParameterFile* const file_;  ///< Or none.
