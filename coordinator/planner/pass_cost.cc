@@ -221,6 +221,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
   if (const std::optional<SecondPass> second = SecondPassOf(shape.spec, train)) {
     ModelShape smaller = shape;
     smaller.spec.layers = second->layers;
+    smaller.spec.distinct_blocks = 0;  // the network's layers that share a block may be more
     const PassCost own = CostOfPass(smaller, micro_batch, sequence_length, precision, format_share,
                                     dropout, rates, threads, context_ranks, techniques);
     cost.gemm_seconds += second->share * own.gemm_seconds;
