@@ -132,7 +132,8 @@ TEST(CoreShares, WhoGivesMemoryThatAnotherOneNeedsToGiveCoresIsNotSpared) {
   s.Run("wide", 8, 10000).name = "wide";
   for (WorkerProfile& worker : s.snapshot.cluster.workers) worker.cores = 6;
   for (auto& [worker, room] : s.snapshot.free) room = {2, 1000 - 4 * 50, {}};
-  s.Run("narrow", 2, 100000).resources.max_ranks = 1;
+  ResourceSpec& of_narrow = s.Run("narrow", 2, 100000).resources;
+  of_narrow.max_ranks = of_narrow.threads_per_rank = 1;  // so that its share is one core
   s.Wait("new", 100).resources.ranks = 4;
   int64_t bytes = 0;
   const auto decide = [&](int64_t bytes_of_narrow) {

@@ -3,11 +3,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/model/technique_cost.h"
 #include "common/spec/shard_ranks.h"
+#include "worker/engine/data/joint_batches.h"
 #include "worker/engine/techniques/offload/planned_offload.h"
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/tensor/compute_device.h"
@@ -29,6 +32,17 @@ inline std::vector<std::string> WithoutTransfers(std::vector<std::string> operat
   return operations;
 }
 
+/// Random tokens; where the job trains several together, of each of these its own.
+inline std::unique_ptr<BatchSource> TokensFor(const JobSpec& job) {
+  std::vector<std::unique_ptr<BatchSource>> sources;
+  for (int64_t part = 0; part < JointParts(job); ++part) {
+    sources.push_back(std::make_unique<RandomTokens>(job.model.vocab_size, SequenceLength(job),
+                                                     static_cast<uint64_t>(7 + part)));
+  }
+  if (sources.size() == 1) return std::move(sources.front());
+  return std::make_unique<JointBatches>(std::move(sources), JointBatches::AtEnd::kNone);
+}
+
 struct Training {
   Plan plan;  ///< As it is trained.
   std::unique_ptr<ComputeDevice> device;
@@ -36,7 +50,7 @@ struct Training {
   std::unique_ptr<Model> model;
   std::unique_ptr<BucketReducer> reducer;  ///< Of one rank none.
   PlannedOffload offload;
-  std::unique_ptr<RandomTokens> tokens;
+  std::unique_ptr<BatchSource> tokens;
   std::unique_ptr<Trainer> trainer;
 
   Training() = default;
@@ -51,7 +65,7 @@ struct Training {
               std::vector<std::string>* operations = nullptr, Collective* ranks = nullptr) {
     plan = wanted;
     kernels::cpu::SetThreads(1);
-    tokens = std::make_unique<RandomTokens>(job.model.vocab_size, SequenceLength(job));
+    tokens = TokensFor(job);
     if (plan.bucket_bytes == Plan().bucket_bytes) plan.bucket_bytes = kBucketBytes;
     if (!offloads) {
       plan.offload_optimizer = plan.offload_activations = plan.offload_parameters = "none";
