@@ -171,6 +171,24 @@ TEST(CostOfPass, HasTheSecondPassOfTheStepsThatTrainANestedNetwork) {
   EXPECT_NEAR(both.memory_bytes, whole.memory_bytes + 0.25 * small.memory_bytes, 1);
 }
 
+// The smaller network may have fewer layers than the whole one has blocks of its own.
+TEST(CostOfPass, HasTheSecondPassOfNetworksWhoseLayersShareBlocks) {
+  const WorkerProfile worker = GpuMachine(1);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  const auto cost = [&](int64_t layers) {
+    JobSpec job = Gpt2Job();
+    job.model.distinct_blocks = 6;
+    job.model.peft.method = "lora";
+    job.model.peft.rank = 8;
+    job.model.peft.target_modules = {"all-linear"};
+    job.train.nested_model = {.layers = layers, .joint_share = 0.5};
+    return CostOfPass(ShapeOf(job), 1, 256, kBf16Precision, 0, 0, *rates, 1, 1, {}, job.train)
+        .gemm_seconds;
+  };
+  EXPECT_GT(cost(6), cost(2));
+  EXPECT_GT(cost(2), cost(0));
+}
+
 TEST(CostOfPass, OfSubNetworksIsThatOfTheRankWithMostUnits) {
   const WorkerProfile worker = GpuMachine(1);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);
