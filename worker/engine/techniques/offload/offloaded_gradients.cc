@@ -13,15 +13,15 @@ namespace {
 
 // One bucket is on its way, to the other ranks and down, during the backward pass of the next one;
 // another may wait behind it. With sharded values the matrices, the vectors and the experts of
-// expert-parallel ranks of a block are a bucket each, as far as they are trained.
+// expert-parallel ranks of a block are a bucket each; adapters alone are one.
 size_t MostInFlight(const ParameterSet& parameters) {
   if (!parameters.values_sharded()) return 2;
-  std::vector<size_t> of_unit(static_cast<size_t>(parameters.units()));
+  std::vector<int64_t> of_unit(static_cast<size_t>(parameters.units()));
   for (const ParameterSet::FlatParameter& flat : parameters.flat_parameters()) {
     if (flat.trained) ++of_unit[static_cast<size_t>(flat.first_unit)];
   }
-  const size_t most = parameters.expert_ranks() > 1 ? 5 : 3;
-  return std::min(most, 1 + *std::max_element(of_unit.begin(), of_unit.end()));
+  if (*std::max_element(of_unit.begin(), of_unit.end()) <= 1) return 2;
+  return parameters.expert_ranks() > 1 ? 5 : 3;
 }
 
 }  // namespace
