@@ -183,11 +183,12 @@ PlanCandidate MakeCandidate(const SearchResult& result, const CostedPlan& costed
   if (costed.HostBytes() > 0) plan.prediction.stage_bytes = {costed.PlacedBytes()};
   const MeanStep mean = MeanStepOf(job);
   const auto tokens = static_cast<double>(job.train.global_batch * SequenceLength(job));
+  const int64_t replicas = RankCount(plan.mesh) / (plan.mesh.tensor * plan.mesh.pipeline);
   plan.prediction.model_flops_per_step =
       mean.flops * tokens *
           (TrainingFlopsPerToken(shape, SequenceLength(job)) +
            AddedNetworkFlopsPerToken(job.train, SequenceLength(job))) +
-      static_cast<double>(RankCount(plan.mesh) / (plan.mesh.tensor * plan.mesh.pipeline)) *
+      static_cast<double>(replicas) *
           (StepWorkOf(shape, job.train).Flops() + MergeWorkOf(shape.spec).Flops());
   if (!candidate.feasible) return candidate;
   const std::vector<int64_t> ranks_on = PlaceRanks(costed, result.workers->workers());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/model/model_sizes.h"
+#include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 
 namespace weft {
