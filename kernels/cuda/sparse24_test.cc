@@ -19,6 +19,7 @@
 #include "kernels/sparse24_decay/sparse24_decay.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "kernels/testing/activation_pass.h"
 #include "kernels/testing/test_device.h"
 #include "kernels/testing/test_tensor.h"
 
@@ -331,35 +332,6 @@ TEST_F(Sparse24OnCuda, ProductsFollowAMaskThatChanges) {
   }
 }
 
-// The pass of `activation` by itself: of x, and of the gradient in dx (a gated one's first
-// columns).
-Status OwnPass(const Stream& stream, ProductActivation activation, const TensorView& x,
-               const TensorView& y) {
-  if (IsGated(activation)) {
-    const GatedColumns at = GatedColumnsOf(x);
-    return SwiGluForward(stream, {at.gate, at.up, y, GateOf(activation)});
-  }
-  if (activation == ProductActivation::kSquaredRelu) return SquaredReluForward(stream, {x, y});
-  return GeluForward(stream, {x, y, GeluFormOf(activation)});
-}
-Status OwnBackwardPass(const Stream& stream, ProductActivation activation, const TensorView& dx,
-                       const TensorView& before, const TensorView& y) {
-  if (IsGated(activation)) {
-    const GatedColumns to = GatedColumnsOf(dx), at = GatedColumnsOf(before);
-    return SwiGluBackward(stream, {.dy = to.gate,
-                                   .gate = at.gate,
-                                   .up = at.up,
-                                   .dgate = to.gate,
-                                   .dup = to.up,
-                                   .y = y,
-                                   .function = GateOf(activation)});
-  }
-  if (activation == ProductActivation::kSquaredRelu) {
-    return SquaredReluBackward(stream, {dx, before, dx, y});
-  }
-  return GeluBackward(stream, {dx, before, dx, y, GeluFormOf(activation)});
-}
-
 struct ActivatedLayer {
   DType dtype;
   int64_t rows, in, out;
@@ -402,7 +374,7 @@ void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation
                 {.x = x.view(), .weight = sparse->get(), .bias = bias.view(), .y = plain_y.view()})
                 .ToString(),
             "OK");
-  ASSERT_EQ(OwnPass(stream, activation, y.view(), own.view()).ToString(), "OK");
+  ASSERT_EQ(testing::ActivationPass(stream, activation, y.view(), own.view()).ToString(), "OK");
   ASSERT_EQ(SparseBackwardInput(stream, {.dy = y.view(),
                                          .weight = sparse->get(),
                                          .dx = dx.view(),
@@ -415,9 +387,10 @@ void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation
   ASSERT_EQ(SparseBackwardInput(stream, {.dy = y.view(), .weight = sparse->get(), .dx = product})
                 .ToString(),
             "OK");
-  ASSERT_EQ(
-      OwnBackwardPass(stream, activation, plain.view(), before.view(), own_again.view()).ToString(),
-      "OK");
+  ASSERT_EQ(testing::ActivationBackwardPass(stream, activation, plain.view(), before.view(),
+                                            own_again.view())
+                .ToString(),
+            "OK");
   ASSERT_EQ(stream.cuda->Synchronize().ToString(), "OK");
   for (TestTensor* tensor : {&y, &plain_y, &active, &own, &again, &own_again, &dx, &plain}) {
     tensor->Fetch();

@@ -12,6 +12,7 @@
 #include "common/rng.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "kernels/testing/activation_pass.h"
 #include "kernels/testing/all_cases.h"
 #include "kernels/testing/test_tensor.h"
 
@@ -50,33 +51,6 @@ constexpr ProductActivation kActivations[] = {
     ProductActivation::kTanhGelu, ProductActivation::kErfGelu, ProductActivation::kSquaredRelu,
     ProductActivation::kSwiGlu,   ProductActivation::kGeglu,   ProductActivation::kErfGeglu};
 
-// In place in the first columns of dx.
-Status OwnPass(ProductActivation activation, const TensorView& dx, const TensorView& before,
-               const TensorView& y) {
-  if (IsGated(activation)) {
-    const GatedColumns to = GatedColumnsOf(dx), at = GatedColumnsOf(before);
-    return SwiGluBackward({}, {.dy = to.gate,
-                               .gate = at.gate,
-                               .up = at.up,
-                               .dgate = to.gate,
-                               .dup = to.up,
-                               .y = y,
-                               .function = GateOf(activation)});
-  }
-  if (activation == ProductActivation::kSquaredRelu) {
-    return SquaredReluBackward({}, {dx, before, dx, y});
-  }
-  return GeluBackward({}, {dx, before, dx, y, GeluFormOf(activation)});
-}
-Status OwnPass(ProductActivation activation, const TensorView& x, const TensorView& y) {
-  if (IsGated(activation)) {
-    const GatedColumns at = GatedColumnsOf(x);
-    return SwiGluForward({}, {at.gate, at.up, y, GateOf(activation)});
-  }
-  if (activation == ProductActivation::kSquaredRelu) return SquaredReluForward({}, {x, y});
-  return GeluForward({}, {x, y, GeluFormOf(activation)});
-}
-
 void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
   using testing::TestTensor;
   constexpr int64_t kRows = 37, kIn = 300, kOut = 600;
@@ -112,7 +86,7 @@ void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
           .ToString(),
       "OK");
   EXPECT_EQ(y.bytes(), plain_y.bytes());
-  ASSERT_EQ(OwnPass(activation, y.view(), own.view()).ToString(), "OK");
+  ASSERT_EQ(testing::ActivationPass({}, activation, y.view(), own.view()).ToString(), "OK");
   EXPECT_EQ(active.bytes(), own.bytes());
   ASSERT_EQ(SparseBackwardInput({}, {.dy = y.view(),
                                      .weight = sparse->get(),
@@ -126,7 +100,10 @@ void ExpectTheBitsOfOwnPasses(ProductActivation activation, DType dtype) {
   ASSERT_EQ(
       SparseBackwardInput({}, {.dy = y.view(), .weight = sparse->get(), .dx = product}).ToString(),
       "OK");
-  ASSERT_EQ(OwnPass(activation, plain.view(), before.view(), own_again.view()).ToString(), "OK");
+  ASSERT_EQ(
+      testing::ActivationBackwardPass({}, activation, plain.view(), before.view(), own_again.view())
+          .ToString(),
+      "OK");
   EXPECT_EQ(dx.bytes(), plain.bytes());
   EXPECT_EQ(again.bytes(), own_again.bytes());
 }

@@ -20,7 +20,7 @@
 namespace weft::engine {
 namespace {
 
-struct RunConfig {
+struct AdapterVariant {
   std::string name;
   std::function<void(JobSpec&)> apply;
 };
@@ -48,11 +48,11 @@ void SetQuantized(JobSpec& job, const std::string& type) {
   job.model.weight_quantization.double_quantization = type == "nf4";
 }
 
-RunConfig Method(const std::string& method) {
+AdapterVariant Method(const std::string& method) {
   return {method, [=](JobSpec& job) { job.model.peft.method = method; }};
 }
 
-RunConfig VirtualTokens(const std::string& method) {
+AdapterVariant VirtualTokens(const std::string& method) {
   return {method, [=](JobSpec& job) {
             job.model.peft.method = method;
             job.model.peft.num_virtual_tokens = 2;
@@ -61,7 +61,7 @@ RunConfig VirtualTokens(const std::string& method) {
 }
 
 /// Rows of the table that follow one another, and others.
-RunConfig TrainedTokens(bool untied) {
+AdapterVariant TrainedTokens(bool untied) {
   return {untied ? "trained tokens of a llama" : "trained tokens", [=](JobSpec& job) {
             SetLora(job);
             if (untied) job.model.family = "llama";
@@ -70,7 +70,7 @@ RunConfig TrainedTokens(bool untied) {
           }};
 }
 
-RunConfig Dora(double dropout) {
+AdapterVariant Dora(double dropout) {
   return {dropout > 0 ? "dora with dropout" : "dora", [=](JobSpec& job) {
             SetLora(job);
             job.model.peft.use_dora = true;
@@ -78,7 +78,7 @@ RunConfig Dora(double dropout) {
           }};
 }
 
-RunConfig MovingRanks() {
+AdapterVariant MovingRanks() {
   return {"adalora", [](JobSpec& job) {
             job.model.peft.method = "adalora";
             job.model.peft.target_modules = {"all-linear"};
@@ -93,7 +93,7 @@ RunConfig MovingRanks() {
 }
 
 /// Those that no other offloaded adapters are like.
-std::vector<RunConfig> WaysToAdapt() {
+std::vector<AdapterVariant> OffloadedVariants() {
   return {
       {"two adapters", SetTwoAdapters},
       {"lora of tokens",
@@ -122,24 +122,24 @@ std::vector<RunConfig> WaysToAdapt() {
   };
 }
 
-JobSpec JobOf(const RunConfig& way) {
+JobSpec JobOf(const AdapterVariant& variant) {
   JobSpec job = TinyJob(4);
   job.optimizer.learning_rate = 1e-2;
   job.train.gradient_clip_norm = 0.2;
   job.train.eval_sequences = 8;
-  way.apply(job);
+  variant.apply(job);
   return job;
 }
 
 TEST(OffloadedAdaptersTest, HaveTheBitsOfThoseOnTheDevice) {
-  for (const RunConfig& way : WaysToAdapt()) {
-    const JobSpec job = JobOf(way);
+  for (const AdapterVariant& variant : OffloadedVariants()) {
+    const JobSpec job = JobOf(variant);
     const int steps = static_cast<int>(std::min<int64_t>(job.train.steps, 8));
     for (const char* precision : {"fp32", "bf16"}) {
-      SCOPED_TRACE(way.name + " " + precision);
+      SCOPED_TRACE(variant.name + " " + precision);
       ExpectSame(job, TinyPlan(precision, 2, 2), steps);
     }
-    SCOPED_TRACE(way.name + " in a file");
+    SCOPED_TRACE(variant.name + " in a file");
     Plan plan = TinyPlan("bf16");
     plan.offload_optimizer = "nvme";
     ExpectSame(job, plan, 3);
@@ -169,13 +169,13 @@ TEST(OffloadedAdaptersTest, EachOfTwoMeasuresItsOwnGradientAlsoWhereUpdatesAreLa
 
 /// What passes compute with after a late update are the weights that a checkpoint has.
 TEST(OffloadedAdaptersTest, LateUpdatesReachWeightsThatAreMadeOfThem) {
-  const RunConfig quantized = {"quantised dora", [](JobSpec& job) {
-                                 Dora(0).apply(job);
-                                 SetQuantized(job, "nf4");
-                               }};
-  for (const RunConfig& way : {Dora(0), quantized, Method("loha"), TrainedTokens(false)}) {
-    SCOPED_TRACE(way.name);
-    const JobSpec job = JobOf(way);
+  const AdapterVariant quantized = {"quantised dora", [](JobSpec& job) {
+                                      Dora(0).apply(job);
+                                      SetQuantized(job, "nf4");
+                                    }};
+  for (const AdapterVariant& variant : {Dora(0), quantized, Method("loha"), TrainedTokens(false)}) {
+    SCOPED_TRACE(variant.name);
+    const JobSpec job = JobOf(variant);
     Plan plan = TinyPlan("bf16");
     Training plain(job, plan, false);
     plan.offload_optimizer = "host";
@@ -207,7 +207,7 @@ Plan StreamingPlan(const std::string& precision, int64_t micro_batch = 2,
   return plan;
 }
 
-std::vector<RunConfig> WaysToStream() {
+std::vector<AdapterVariant> StreamedVariants() {
   return {
       {"lora", SetLora},
       {"two adapters", SetTwoAdapters},
@@ -246,14 +246,14 @@ std::vector<RunConfig> WaysToStream() {
 }
 
 TEST(StreamedAdaptersTest, HaveTheBitsOfANetworkOnTheDevice) {
-  for (const RunConfig& way : WaysToStream()) {
-    JobSpec job = JobOf(way);
+  for (const AdapterVariant& variant : StreamedVariants()) {
+    JobSpec job = JobOf(variant);
     job.model.layers = 4;
     for (const char* precision : {"fp32", "bf16", "fp16"}) {
-      SCOPED_TRACE(way.name + " " + precision);
+      SCOPED_TRACE(variant.name + " " + precision);
       ExpectSame(job, StreamingPlan(precision), 2);
     }
-    SCOPED_TRACE(way.name + ", recomputed, with units that stay and moments in a file");
+    SCOPED_TRACE(variant.name + ", recomputed, with units that stay and moments in a file");
     Plan plan = StreamingPlan("bf16");
     plan.offload_optimizer = "nvme";
     plan.offload_activations = "host";
