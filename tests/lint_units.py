@@ -18,7 +18,7 @@ import sys
 
 from unity_groups import grouped
 
-MOST = 12
+MOST = 40
 # Options that make two readings of a source differ: our own switches, instruction sets, our folders. What
 # else some targets have and others lack (libraries' macros and headers, optimisation) all can have.
 DIFFERS = re.compile(r"-DWEFT_|-m|-I")

@@ -3,12 +3,12 @@
 #   tests/run_sanitized.sh [--all]
 # By default, of the programs that parse foreign input, compute on raw memory or share it between
 # threads (except kernels_cuda_host_test, which takes longest):
-#   - those that read foreign files every time;
-#   - of the others a third, the next third the next day. A third has what needs the same libraries:
-#     most of the time goes to building them. So within three days each program runs, except for the cases that
-#     --one leaves out;
-#   - under AddressSanitizer, of those that need hardly another library than these, the one whose
-#     folder changed most in the two days before.
+#   - those that read foreign files, under AddressSanitizer, every time;
+#   - of the others one of five turns, the next one the next day. A turn has one sanitizer and what
+#     needs the same libraries: most of the time goes to building them. So within five days each
+#     program runs, except for the cases that --one leaves out;
+#   - in turns of AddressSanitizer, of those that need hardly another library than these, the one
+#     whose folder changed most in the two days before.
 # docs/decisions/0015 says why not all that changed.
 # Kernels, a quarter of the build, are built with AddressSanitizer when kernels_test runs, which gives
 # them shapes of all kinds.
@@ -47,17 +47,21 @@ if [ "${1:-}" = --one ]; then  # a program that run built
   exit
 fi
 
-# Of each list the first has what runs every time, the others what takes turns. What takes longest
-# comes first.
-memory=(
-  "weft_common_test weft_yaml_test safetensors_test tokenizer_test documents_test image_test token_file_test
-   chat_template_test"
-  "kernels_test engine_tensor_test engine_autograd_test comm_test nccl_host_test weft_spec_test"
-  "engine_experts_test engine_train_test engine_pipeline_test engine_context_test
+# What runs every time.
+always=(weft_common_test weft_yaml_test safetensors_test tokenizer_test documents_test image_test
+  token_file_test chat_template_test)
+# What takes turns: a preset and its programs. What takes longest comes first. Not comm_test under
+# ThreadSanitizer: without a report, but it does not always end within minutes.
+turns=(
+  "asan kernels_test engine_tensor_test engine_autograd_test comm_test nccl_host_test weft_spec_test"
+  "tsan engine_offload_test engine_parallel_test"
+  "asan engine_experts_test engine_train_test engine_pipeline_test engine_context_test
    engine_local_steps_test trainer_control_test trainer_test"
-  "engine_offload_test engine_data_test engine_parallel_test huggingface_test env_fault_test
+  "tsan weft_planner_test env_fault_test coordinator_store_test coordinator_service_test
+   engine_data_test checkpoint_test"
+  "asan engine_offload_test engine_data_test engine_parallel_test huggingface_test env_fault_test
    checkpoint_test coordinator_store_test coordinator_scheduler_test")
-# One of these more: programs of other thirds, and those that have no turn. On the first day the whole
+# One of these more: programs of other turns, and those that have none. In the first turn the whole
 # engine is not built.
 techniques="engine_peft_test engine_sparse24_test engine_weight_quantization_test engine_fp8_test"
 techniques+=" engine_pruning_test engine_structured_matrices_test engine_structured_pruning_test"
@@ -66,15 +70,10 @@ techniques+=" engine_low_rank_core_test engine_nested_model_test engine_value_le
 techniques+=" engine_precision_test engine_optim_test engine_models_test"
 more=(
   "engine_nn_test engine_optim_test env_fault_test"
-  "$techniques engine_data_test engine_offload_test"
-  "$techniques engine_context_test engine_local_steps_test")
-# Not comm_test: without a report, but it does not always end within minutes. The engine is built for
-# one of the two sanitizers as a whole on a day, not for both.
-threads=(
   ""
-  "engine_offload_test engine_parallel_test"
-  "weft_planner_test env_fault_test coordinator_store_test coordinator_service_test"
-  "engine_data_test checkpoint_test")
+  "$techniques engine_data_test engine_offload_test"
+  ""
+  "$techniques engine_context_test engine_local_steps_test")
 
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:detect_stack_use_after_return=1}
 export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp}"
@@ -83,14 +82,13 @@ export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1 suppressions=$PWD/tests/tsa
 export OMP_WAIT_POLICY=passive
 
 day=$(($(git log -1 --format=%ct) / 86400))
+turn=$((day % ${#turns[@]}))
 
 # Of programs the one whose folder, without folders below it that have programs, has most lines that
-# commits of two days added or removed; none where there are none. Of a preset.
+# commits of two days added or removed; none where there are none. A build knows the folders.
 most_changed() {
-  local preset=$1
-  shift
   git log --since="@$(($(git log -1 --format=%ct) - 2 * 86400))" --no-merges --numstat --format= \
-    -- '*.cc' '*.h' '*.cu' '*.cuh' | awk -v candidates="$*" '
+    -- '*.cc' '*.h' '*.cu' '*.cuh' | awk -v candidates="$1" '
     NR == FNR { folder_of[$1] = $2; known[$2]; next }
     {
       folder = $3
@@ -104,46 +102,33 @@ most_changed() {
         if (changed > most) { most = changed; chosen = programs[i] }
       }
       if (chosen) print chosen
-    }' "build/$preset/test_folders.txt" -
-}
-
-# Programs of a list that run today, by their preset; says which are left out.
-todays() {
-  local preset=$1 turn=0 programs program more_today='' skipped=()
-  shift
-  if [ "$preset" = asan ]; then more_today=$(most_changed asan "${more[$((day % 3))]}"); fi
-  for programs in "$@"; do
-    for program in $programs; do
-      if [ $turn -eq 0 ] || [ $((day % 3 + 1)) -eq $turn ]; then
-        echo "$program"
-      elif [ "$program" != "$more_today" ]; then
-        skipped+=("$program")
-      fi
-    done
-    turn=$((turn + 1))
-  done
-  if [ -n "$more_today" ]; then echo "$more_today"; fi
-  echo "sanitized: $preset, not today: ${skipped[*]}" >&2
+    }' build/asan/test_folders.txt -
 }
 
 cores=$(nproc)  # now: OMP_NUM_THREADS, which comes below, limits what it says
 run() {
   local preset=$1
   shift
-  cmake --preset "$preset" >/dev/null
-  local programs
-  mapfile -t programs < <(todays "$preset" "$@")
-  set -- "${programs[@]}"
-  if [ "$preset" = asan ] && [[ " $* " != *" kernels_test "* ]]; then
-    cmake --preset "$preset" -DWEFT_SANITIZE_KERNELS=OFF >/dev/null
-  fi
   echo "sanitized: preset $preset, $# test programs"
   cmake --build --preset "$preset" --target "$@"
   # As many at a time as there are cores: most of them compute on one.
   printf '%s\n' "$@" | xargs -P "$cores" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
 }
-run asan "${memory[@]}"
-# GNU OpenMP is not instrumented: with one compute thread only our own threads are watched.
-export OMP_NUM_THREADS=1
-run tsan "${threads[@]}"
-echo "sanitized: all clean"
+
+read -r -d '' -a programs <<<"${turns[turn]}" || true
+preset=${programs[0]}
+programs=("${programs[@]:1}")
+kernels=OFF
+if [[ " ${programs[*]} " == *" kernels_test "* ]]; then kernels=ON; fi
+cmake --preset asan -DWEFT_SANITIZE_KERNELS=$kernels >/dev/null
+if [ "$preset" = asan ]; then
+  changed=$(most_changed "${more[turn]}")
+  run asan "${always[@]}" "${programs[@]}" ${changed:+"$changed"}
+else
+  run asan "${always[@]}"
+  # GNU OpenMP is not instrumented: with one compute thread only our own threads are watched.
+  export OMP_NUM_THREADS=1
+  cmake --preset tsan >/dev/null
+  run tsan "${programs[@]}"
+fi
+echo "sanitized: all clean, turn $((turn + 1)) of ${#turns[@]}"
