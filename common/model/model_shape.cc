@@ -181,7 +181,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         here * (is_quantized ? parameter.quantized_words : parameter.StoredElements());
     CountOf(counts, parameter.role) += elements;
     stored += in_memory;
-    if (is_quantized) {
+    if (is_quantized && here > 0) {
       quantized += elements;
       if (parameter.block != quantized_blocks.block) quantized_blocks = {parameter.block};
       quantized_blocks.Add(parameter);

@@ -381,6 +381,11 @@ const std::map<const Feature*, Change>& Changes() {
          Lora(job);
          job.resources.offload_optimizer = job.resources.offload_parameters = "host";
        }},
+      {FeatureOf("peft", 18),
+       [](JobSpec& job) {
+         job.model.experts = 4;
+         Lora(job).modules_to_save = {"*.experts.0.*"};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

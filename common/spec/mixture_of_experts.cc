@@ -34,22 +34,28 @@ std::string RouterWarning(const ModelSpec& model) {
          "; hint: model.normalize_expert_weights: false weighs the expert by its probability";
 }
 
-std::string UnevenFreeze(const ModelSpec& model) {
-  if (model.freeze.empty()) return "";
+std::string UnevenExperts(const ModelSpec& model,
+                          const std::function<bool(const std::string& parameter)>& names) {
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     for (const char* matrix : {".w1.weight", ".w2.weight", ".w3.weight"}) {
       const auto name = [&](int64_t expert) {
         return "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts." +
                std::to_string(expert) + matrix;
       };
-      const bool frozen = MatchesAny(model.freeze, name(0));
+      const bool first = names(name(0));
       for (int64_t expert = 1; expert < model.experts; ++expert) {
-        if (MatchesAny(model.freeze, name(expert)) == frozen) continue;
-        return name(frozen ? 0 : expert) + " and not " + name(frozen ? expert : 0);
+        if (names(name(expert)) == first) continue;
+        return name(first ? 0 : expert) + " and not " + name(first ? expert : 0);
       }
     }
   }
   return "";
+}
+
+std::string UnevenFreeze(const ModelSpec& model) {
+  if (model.freeze.empty()) return "";
+  return UnevenExperts(
+      model, [&](const std::string& parameter) { return MatchesAny(model.freeze, parameter); });
 }
 
 Status CheckExpertParallel(const JobSpec& job) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "common/spec/job_spec.h"
@@ -21,8 +22,12 @@ std::string RouterWarning(const ModelSpec& model);
 /// the sizes of the model known. kInvalid names the size that it does not divide.
 Status CheckExpertParallel(const JobSpec& job);
 
-/// "A and not B": two matrices of one layer's experts, where model.freeze names only the first.
-/// Empty: it names all experts of a layer, or none. With the sizes of the model known.
+/// "A and not B": two matrices of one layer's experts, where `names` is true of only the first.
+/// Empty: it is true of all experts of a layer, or of none. With the sizes of the model known.
+std::string UnevenExperts(const ModelSpec& model,
+                          const std::function<bool(const std::string& parameter)>& names);
+
+/// The same of what model.freeze names.
 std::string UnevenFreeze(const ModelSpec& model);
 
 }  // namespace weft

@@ -120,6 +120,14 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.target_modules = {"all-linear"};
          m.weight_quantization = {.type = "fp4", .double_quantization = false};
        }},
+      {"qlora of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "lora";
+         m.weight_quantization.type = "nf4";
+       }},
       {"loha everywhere",
        [](ModelSpec& m) {
          m.peft.method = "loha";

@@ -46,22 +46,27 @@ TensorView JointAdapters::GradientOf(const ParameterPart& part) const {
 
 Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
   const ParameterSet& parameters = *parts_.parameters;
+  // Expert-parallel ranks have shards of their own, or the same gradients.
+  const auto counts = [&](int64_t index) {
+    return parts_.shards_updates ? parameters.CountsPart(index) : parameters.Counts(index);
+  };
   for (size_t k = 0; k < trained_.size(); ++k) {
     std::vector<kernels::NormTensor> tensors;
     for (const ParameterPart& part : trained_[k].parts) {
-      if (parameters.Counts(part.index)) tensors.push_back(NormTensorOf(GradientOf(part)));
+      if (counts(part.index)) tensors.push_back(NormTensorOf(GradientOf(part)));
     }
     WEFT_RETURN_IF_ERROR(engine::Measure(state, tensors, norms_.device() + k));
   }
   WEFT_RETURN_IF_ERROR(norms_.Fetch(state));
   WEFT_ASSIGN_OR_RETURN(const NormSums* own, norms_.Wait());
   std::vector<NormSums> sums(own, own + trained_.size());
-  // Tensor-parallel ranks and the stages of a pipeline have other parts of the network.
+  // Tensor- and expert-parallel ranks and the stages of a pipeline have other parts of the network.
   const bool whole = !parameters.sharded() && !parameters.of_stage();
   if (!parts_.shards_updates && whole) return sums;
-  // Ranks with the same parts all count them.
+  // Ranks with the same parts all count them, and expert-parallel ones once more as a replica.
   const int64_t groups = GradientRanks(parts_.plan->mesh) / ShardRanks(*parts_.plan);
-  const auto copies = parts_.shards_updates ? static_cast<double>(groups) : 1;
+  const auto copies =
+      parts_.shards_updates ? static_cast<double>(groups * parameters.expert_ranks()) : 1;
   std::vector<double> squares, non_finite;
   for (const NormSums& each : sums) squares.push_back(each.squares / copies);
   for (const NormSums& each : sums) non_finite.push_back(static_cast<double>(each.non_finite));

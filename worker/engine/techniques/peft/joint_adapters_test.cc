@@ -190,6 +190,29 @@ TEST(JointAdaptersTest, AlsoWithOtherOptimizersRatesAndStarts) {
   }
 }
 
+/// Ranks follow `whole` with losses and norms of each adapter, too.
+void ExpectEachFollows(const std::vector<MeshOutcome>& ranks, const MeshOutcome& whole) {
+  ExpectFollows(ranks, whole, 2e-5, 1e-4);
+  for (size_t step = 0; step < whole.reports.size(); ++step) {
+    const auto& truth = whole.reports[step].technique_metrics;
+    ASSERT_EQ(truth.size(), 2 * kAdapters);
+    for (const MeshOutcome& rank : ranks) {
+      const auto& metrics = rank.reports[step].technique_metrics;
+      ASSERT_EQ(metrics.size(), truth.size());
+      for (const auto& [name, value] : truth) {
+        EXPECT_NEAR(metrics.at(name), value, 1e-4 * value) << name;
+      }
+    }
+  }
+  ASSERT_EQ(whole.evaluation_metrics.size(), kAdapters);
+  for (const MeshOutcome& rank : ranks) {
+    ASSERT_EQ(rank.evaluation_metrics.size(), kAdapters);
+    for (const auto& [name, value] : whole.evaluation_metrics) {
+      EXPECT_NEAR(rank.evaluation_metrics.at(name), value, 1e-4 * value) << name;
+    }
+  }
+}
+
 TEST(JointAdaptersTest, RanksFollowOne) {
   const struct {
     const char* name;
@@ -274,27 +297,44 @@ TEST(JointAdaptersTest, RanksFollowOne) {
       MeshCase meshes = c;
       way.change(meshes.plan);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-      const std::vector<MeshOutcome> ranks = TrainOnMesh(meshes);
-      ExpectFollows(ranks, whole, 2e-5, 1e-4);
-      for (size_t step = 0; step < whole.reports.size(); ++step) {
-        const auto& truth = whole.reports[step].technique_metrics;
-        ASSERT_EQ(truth.size(), 2 * kAdapters);
-        for (const MeshOutcome& rank : ranks) {
-          const auto& metrics = rank.reports[step].technique_metrics;
-          ASSERT_EQ(metrics.size(), truth.size());
-          for (const auto& [name, value] : truth) {
-            EXPECT_NEAR(metrics.at(name), value, 1e-4 * value) << name;
-          }
-        }
-      }
-      ASSERT_EQ(whole.evaluation_metrics.size(), kAdapters);
-      for (const MeshOutcome& rank : ranks) {
-        ASSERT_EQ(rank.evaluation_metrics.size(), kAdapters);
-        for (const auto& [name, value] : whole.evaluation_metrics) {
-          EXPECT_NEAR(rank.evaluation_metrics.at(name), value, 1e-4 * value) << name;
-        }
-      }
+      ExpectEachFollows(TrainOnMesh(meshes), whole);
     }
+  }
+}
+
+// They have the adapters alike, and shards of them.
+TEST(JointAdaptersTest, ExpertParallelRanksFollowOne) {
+  const struct {
+    const char* name;
+    void (*change)(Plan& plan);
+  } ways[] = {
+      {"expert", [](Plan& plan) { plan.mesh.expert = 2; }},
+      {"expert, with shared updates",
+       [](Plan& plan) {
+         plan.mesh.expert = 2;
+         plan.zero_stage = 1;
+       }},
+      {"expert and data, with shared gradients in twos",
+       [](Plan& plan) {
+         plan.mesh.expert = plan.mesh.data = 2;
+         plan.zero_stage = 2;
+         plan.zero_shard_ranks = 2;
+       }},
+  };
+  MeshCase c{Job("llama"), TinyPlan("fp32", kAdapters, 4)};
+  c.job.train.steps = 4;
+  c.job.train.gradient_clip_norm = 0.02;
+  c.job.model.experts = 4;
+  c.job.model.router_aux_loss = 0;
+  c.tokens = [job = c.job] { return SourcesOf(job); };
+  c.plan.bucket_bytes = 4000;
+  const MeshOutcome whole = TrainOnMesh(c).front();
+  for (const auto& way : ways) {
+    SCOPED_TRACE(way.name);
+    MeshCase meshes = c;
+    way.change(meshes.plan);
+    meshes.plan.accumulation_steps /= meshes.plan.mesh.data * meshes.plan.mesh.expert;
+    ExpectEachFollows(TrainOnMesh(meshes), whole);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/model/parameter_name.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
+#include "common/spec/mixture_of_experts.h"
 #include "common/spec/spec_defaults.h"
 #include "worker/engine/techniques/peft/adalora_cost.h"
 #include "worker/engine/techniques/peft/adapter_workspace_cost.h"
@@ -50,6 +51,13 @@ bool IsLora(const ModelSpec& model) {
 
 std::string MethodOf(const JobSpec& job) {
   return "model.peft.method " + job.model.peft.method;
+}
+
+/// UnevenExperts of what model.peft.modules_to_save names.
+std::string UnevenSaved(const ModelSpec& model) {
+  if (model.experts == 0 || model.peft.modules_to_save.empty()) return "";
+  return UnevenExperts(
+      model, [&](const std::string& parameter) { return IsSavedWhole(model, parameter); });
 }
 
 const Feature kSettings[] = {
@@ -161,6 +169,14 @@ const Feature kSettings[] = {
          [](const JobSpec& job) {
            return MethodOf(job) + " with " + kOffloadParameters.shown(job);
          }},
+    {.name = "some experts of a layer trained whole",
+     .setting = "model.peft.modules_to_save with some of the experts of a layer",
+     .asked = [](const JobSpec& job) { return !UnevenSaved(job.model).empty(); },
+     .shown =
+         [](const JobSpec& job) {
+           return "model.peft.modules_to_save, which names " + UnevenSaved(job.model);
+         },
+     .of_folder = true},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -180,13 +196,12 @@ const Feature& kMerges = kSettings[14];
 const Feature& kDroppedDora = kSettings[15];
 const Feature& kPrefixOfStages = kSettings[16];
 const Feature& kFactorsComeAndGo = kSettings[17];
+const Feature& kSavesSomeExperts = kSettings[18];
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
       {&kPeft, &kNoBlocks, "there are no layers to adapt", "model.layers 1 or more"},
       {&kPeft, &kTensorParallel2d, kBothSides, "resources.tensor_rows 1"},
-      {&kPeft, &kExpertParallel, "adapters of experts would have to be on the ranks of these",
-       "resources.expert_parallel 1"},
       {&kPeft, &kParametersInFile, "sizes of files are those of what is trained",
        "resources.offload_parameters host"},
       {&kPeft, &kDeviceUpdatedUnits, "what is trained is little, and in all units",
@@ -222,6 +237,9 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
   rows.push_back({&kNotLora, &kExperts, kDenseLayersAlone, "model.peft.method lora"});
+  rows.push_back({&kSavesSomeExperts, &kExpertParallel,
+                  "expert-parallel ranks train all experts of a layer, or none",
+                  "all of them, or resources.expert_parallel 1"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});

@@ -49,15 +49,12 @@ class HeapPeak {
 };
 
 // One tensor at a time is there as numbers: as it is read, and what has been drawn for it before.
-TEST(WeightQuantization, AFolderIsReadInTheMemoryOfItsQuantizedWeights) {
+void ExpectToReadInTheMemoryOfWords(ModelSpec model) {
   if (HeapPeak::InUse() == 0) GTEST_SKIP() << "a sanitizer has its own heap";
   const std::string folder = ::testing::TempDir() + "quantized_load";
-  ModelSpec model = TinyModel();
   model.family = "llama";
-  model.layers = 12;
   model.width = 256;
   model.heads = 4;
-  model.mlp_width = 1024;
   model.peft.method = "lora";
   ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
   options.with_gradients = false;
@@ -84,6 +81,21 @@ TEST(WeightQuantization, AFolderIsReadInTheMemoryOfItsQuantizedWeights) {
   EXPECT_LE(most, held + 4 * kFloat * largest + kRest);
   EXPECT_LT(2 * most, kFloat * numbers) << "the network is much larger";
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
+TEST(WeightQuantization, AFolderIsReadInTheMemoryOfItsQuantizedWeights) {
+  ModelSpec model = TinyModel();
+  model.layers = 12;
+  model.mlp_width = 1024;
+  ExpectToReadInTheMemoryOfWords(model);
+}
+
+TEST(WeightQuantization, SoIsThatOfAMixtureOfExperts) {
+  ModelSpec model = TinyModel();
+  model.layers = 6;
+  model.mlp_width = 512;
+  model.experts = 4;
+  ExpectToReadInTheMemoryOfWords(model);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ class WeightQuantization : public Technique {
       bool whole = true;
       for (int64_t i = first; i < end; ++i) {
         const Parameter& weight = parameters[i];
-        whole = whole && weight.frozen && weight.block_matrix() && weight.expert < 0;
+        whole = whole && weight.frozen && weight.block_matrix();
       }
       for (; first < end; ++first) {
         if (whole) WEFT_RETURN_IF_ERROR(parameters.SetFourBit(first, format));

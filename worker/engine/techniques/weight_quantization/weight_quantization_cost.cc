@@ -59,7 +59,6 @@ std::vector<Refusal> Rows() {
       {&kWeightQuantization, &kParametersInFile,
        "words would have to come from files in place of numbers",
        "resources.offload_parameters host"},
-      {&kWeightQuantization, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kWeightQuantization, &kRecomputeSegments, "one block at a time is dequantised",
        "resources.recompute block or auto, recompute_segment 1"},
       {&kWeightQuantization, &OverParameterizationTechniqueCost().feature(), kFrozenWords,
@@ -136,7 +135,6 @@ class WeightQuantizationCost : public TechniqueCost {
   int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight,
                            int64_t whole) const override {
     if (!QuantizesWeights(model) || !weight.frozen || !weight.block_matrix()) return 0;
-    if (weight.expert >= 0) return 0;
     const FourBitFormat format = WeightFormatOf(model);
     const int64_t elements = weight.Elements();
     if (elements == whole) return FourBitLayout(format, elements).words;

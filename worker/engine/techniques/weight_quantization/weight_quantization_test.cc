@@ -12,9 +12,8 @@
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
 #include "common/spec/job_spec.h"
-#include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/models/weights.h"
-#include "worker/engine/techniques/weight_quantization/weight_quantization_cost.h"
+#include "worker/engine/techniques/weight_quantization/quantized_testing.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/saved_files.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -39,40 +38,9 @@ JobSpec Job(const std::string& family, const std::string& method = "lora") {
   return job;
 }
 
-ModelSpec Unquantized(ModelSpec model) {
-  model.weight_quantization = {};
-  return model;
-}
-
 ModelSpec WithInit(ModelSpec model, const std::string& init) {
   model.peft.init = init;
   return model;
-}
-
-/// Makes the quantised weights of `model` those that `plain` has, and those of `plain` what they
-/// stand for. Values besides become equal.
-void Couple(const ModelSpec& spec, ParameterSet& quantized, ParameterSet& plain) {
-  const FourBitFormat format = WeightFormatOf(spec);
-  int64_t count = 0;
-  for (int64_t i = 0; i < plain.size(); ++i) {
-    const int64_t index = *quantized.Find(plain[i].name);
-    const TensorView value = plain.value(i);
-    if (quantized[index].quantized_words == 0) {
-      std::memcpy(quantized.value(index).data, value.data, value.Bytes());
-      continue;
-    }
-    ++count;
-    const auto elements = static_cast<size_t>(value.shape.Elements());
-    const std::vector<float> values = ValuesOf(value);
-    ASSERT_TRUE(quantized.Quantize(index, values).ok());
-    ASSERT_EQ(FourBitLayout(format, value.shape.Elements()).words,
-              quantized[index].quantized_words);
-    TensorView flat = value;
-    flat.shape = {static_cast<int64_t>(elements)};
-    flat.row_stride = flat.shape[0];
-    ASSERT_TRUE(quantized.Dequantize({}, index, flat).ok());
-  }
-  EXPECT_GT(count, 0);
 }
 
 TEST(WeightQuantization, ComputesWhatTheDequantizedNetworkDoesBitForBit) {
@@ -199,32 +167,36 @@ TEST(WeightQuantization, TrainingLeavesTheWordsAndResumesBitForBit) {
 }
 
 TEST(WeightQuantization, ReadsAFolderAndExportsWhatTheWeightsStandFor) {
-  const std::string folder = ::testing::TempDir() + "quantized";
-  JobSpec job = Job("llama");
-  job.model.kv_heads = 1;
-  TinyRun base(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
-  ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *base.model, {}).ok());
-  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
-  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *run.model).ok());
-  // Those of the base, quantised here; adapters start at nothing.
-  Couple(job.model, run.model->parameters(), base.model->parameters());
-  TinyRun other(job.model, ModelOptionsOf(TinyPlan("fp32")));
-  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *other.model).ok());
-  const ParameterSet& imported = other.model->parameters();
-  for (int64_t i = 0; i < imported.size(); ++i) {
-    const TensorView a = imported.held_value(i).view;
-    const TensorView b = run.model->parameters().held_value(i).view;
-    if (imported[i].quantized_words == 0) continue;
-    EXPECT_EQ(std::memcmp(a.data, b.data, a.Bytes()), 0) << imported[i].name;
-  }
-  ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *other.model, {}).ok());
-  TinyRun merged(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
-  ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *merged.model).ok());
-  for (int64_t i = 0; i < base.model->parameters().size(); ++i) {
-    if (base.model->parameters()[i].adapter != AdapterSide::kNone) continue;
-    EXPECT_EQ(ValuesOf(merged.model->parameters().value(i)),
-              ValuesOf(base.model->parameters().value(i)))
-        << base.model->parameters()[i].name;
+  for (const int64_t experts : {0, 4}) {
+    SCOPED_TRACE(std::to_string(experts) + " experts");
+    const std::string folder = ::testing::TempDir() + "quantized" + std::to_string(experts);
+    JobSpec job = Job("llama");
+    job.model.kv_heads = 1;
+    job.model.experts = experts;
+    TinyRun base(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *base.model, {}).ok());
+    TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *run.model).ok());
+    // Those of the base, quantised here; adapters start at nothing.
+    Couple(job.model, run.model->parameters(), base.model->parameters());
+    TinyRun other(job.model, ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *other.model).ok());
+    const ParameterSet& imported = other.model->parameters();
+    for (int64_t i = 0; i < imported.size(); ++i) {
+      const TensorView a = imported.held_value(i).view;
+      const TensorView b = run.model->parameters().held_value(i).view;
+      if (imported[i].quantized_words == 0) continue;
+      EXPECT_EQ(std::memcmp(a.data, b.data, a.Bytes()), 0) << imported[i].name;
+    }
+    ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *other.model, {}).ok());
+    TinyRun merged(Unquantized(job.model), ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *merged.model).ok());
+    for (int64_t i = 0; i < base.model->parameters().size(); ++i) {
+      if (base.model->parameters()[i].adapter != AdapterSide::kNone) continue;
+      EXPECT_EQ(ValuesOf(merged.model->parameters().value(i)),
+                ValuesOf(base.model->parameters().value(i)))
+          << base.model->parameters()[i].name;
+    }
   }
 }
 
@@ -390,17 +362,6 @@ TEST(WeightQuantization, TensorParallelRanksFollowOne) {
       }
     }
   }
-}
-
-/// Codes and scales of all quantised weights, as far as this rank holds them.
-std::vector<std::vector<char>> HeldWords(const ParameterSet& parameters) {
-  std::vector<std::vector<char>> words;
-  for (const NamedTensor& tensor : parameters.NamedValues()) {
-    if (parameters[tensor.parameter].quantized_words == 0) continue;
-    const auto* data = static_cast<const char*>(tensor.view.data);
-    words.emplace_back(data, data + tensor.view.Bytes());
-  }
-  return words;
 }
 
 // Of some rows or columns, of successive elements, and of both; scales in bytes and in f32.
