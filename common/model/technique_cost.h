@@ -245,7 +245,10 @@ class TechniqueCost {
 
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
   virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
-  /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
+  /// Bytes besides those of which ranks that shard updates all have the whole.
+  virtual int64_t ReplicatedStateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
+  /// Whether StateBytes, or those, may differ between two blocks of the network. Counting then
+  /// visits each.
   virtual bool StateDiffersByBlock(const JobSpec&) const { return false; }
 
   /// The tensors whose mean replaces each trained parameter, or its source, in exports of a
