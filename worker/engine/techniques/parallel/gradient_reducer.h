@@ -20,7 +20,7 @@ namespace weft::engine {
 ///   Finish()
 ///   SumScalars(loss)
 ///   GatherParameters(), where there are parts()
-///   Maximum(magnitudes), where a technique asks for it
+///   Maximum(magnitudes) and GatherParts(index, part), where a technique asks for it
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;

@@ -125,6 +125,28 @@ double DenseShare(const TrainSpec& train) {
   return 1;
 }
 
+/// How often gradients and values are ranked in a step, in the mean.
+struct Rankings {
+  double of_gradients = 0;
+  double of_values = 0;
+};
+
+Rankings RankingsOf(const TrainSpec& train) {
+  const PruningSpec& spec = train.pruning;
+  const auto steps = static_cast<double>(train.steps);
+  if (ExchangesWeights(spec)) {
+    const double last = std::min(spec.stop_ratio * steps, steps - 1);
+    const double exchanges = std::floor(last / static_cast<double>(spec.interval)) / steps;
+    return {.of_gradients = spec.method == "rigl" ? exchanges : 0, .of_values = exchanges};
+  }
+  if (spec.method == "random") return {};
+  if (spec.method == "lottery_ticket") {
+    return {.of_values = static_cast<double>(PruningRounds(spec)) / steps};
+  }
+  const double gradients = spec.method == "grasp" ? 3 : spec.method == "snip" ? 1 : 0;
+  return {.of_gradients = gradients / steps, .of_values = 1 / steps};
+}
+
 bool PrunesAny(const JobSpec& job) {
   for (int64_t block = 0; block < DistinctBlocks(job.model); ++block) {
     for (const ParameterInfo& parameter : PlainBlockParameters(job.model, block)) {
@@ -142,7 +164,9 @@ class PruningCost : public TechniqueCost {
   std::span<const Feature> settings() const override { return kSettings; }
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
-        {&kPruning, &kOffloadOptimizer, kOnDeviceAlone, "resources.offload_optimizer none"},
+        {&kPruning, &kOffloadOptimizer,
+         "masks change weights and moments between steps, while the host may still update them",
+         "resources.offload_optimizer none"},
         {&kPruning, &kReplay, kPlainPasses, kOneOfTwo},
         {&kPruning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
         {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
@@ -196,10 +220,15 @@ class PruningCost : public TechniqueCost {
   // The gradient is read and written, and the mask read: a byte a weight.
   void AddStepWork(const ModelShape& shape, const TrainSpec& train, StepWork& work) const override {
     if (train.pruning.method == "none") return;
+    const Rankings rankings = RankingsOf(train);
     for (const ParameterInfo& parameter :
          ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows)) {
       if (!IsPruned(train.pruning, parameter, parameter.name)) continue;
-      work.f32_numbers += 2.25 * static_cast<double>(parameter.Elements());
+      const auto weights = static_cast<double>(parameter.Elements());
+      work.f32_numbers += 2.25 * weights;
+      work.ranked.gradients += rankings.of_gradients * weights;
+      work.ranked.values += rankings.of_values * weights;
+      work.ranked.matrices += rankings.of_gradients + rankings.of_values;
     }
   }
 
