@@ -254,7 +254,7 @@ class TechniqueCost {
 
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
   virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
-  /// Bytes besides those of which ranks that shard updates all have the whole.
+  /// Bytes besides those, all of them on each rank where ranks shard updates.
   virtual int64_t ReplicatedStateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
   /// Whether StateBytes, or those, may differ between two blocks of the network. Counting then
   /// visits each.

@@ -20,8 +20,8 @@ Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t in
 Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
                                       Collective* tensor_ranks);
 
-/// All numbers of a parameter of which `tensor_ranks` have a part each, this one `own`: they call
-/// this together. None: it is whole here.
+/// All numbers of a parameter, where `tensor_ranks` have a part of them each, this one `own`: they
+/// call this together. None: it is whole here.
 Result<std::vector<float>> WholeOfParts(const Parameter& parameter, std::vector<float> own,
                                         Collective* tensor_ranks);
 

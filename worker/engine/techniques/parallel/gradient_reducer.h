@@ -85,9 +85,9 @@ class GradientReducer {
   /// expert parallelism, over those of them with the same experts.
   virtual Status SumOverParts(std::span<double> values) { return SumScalars(values); }
 
-  /// All numbers of parameter `index`, of which the ranks of such a group have successive parts, as
-  /// they are cut in parts(): `own` are those of this rank. They call it together; the numbers go
-  /// from host to host. Where the parts of other ranks do not fit, kInternal.
+  /// All numbers of parameter `index`, where the ranks of such a group have successive parts, as in
+  /// parts(): `own` are those of this rank. They call it together; the numbers go from host to
+  /// host. Where the parts of other ranks do not fit, kInternal.
   virtual Result<std::vector<float>> GatherParts([[maybe_unused]] int64_t index,
                                                  std::span<const float> own) {
     return std::vector<float>(own.begin(), own.end());
