@@ -56,7 +56,9 @@ void ExpectMasksOfOneRank(const std::vector<PrunedMesh>& meshes,
       const std::string training =
           c.job.model.family + " " + mesh.products + " " + way.method + " " + way.distribution;
       if (!on_one_rank.contains(training)) {
-        on_one_rank.emplace(training, std::move(TrainOnMesh(c.Whole())[0]));
+        MeshCase one = c.Whole();
+        one.plan.zero_stage = one.plan.zero_shard_ranks = 0;
+        on_one_rank.emplace(training, std::move(TrainOnMesh(one)[0]));
       }
       const MeshOutcome& whole = on_one_rank.at(training);
       // Scores of GraSP are differences of gradients: where these add up in another order some
