@@ -220,9 +220,11 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     const double padded = static_cast<double>(shape.stored_trained - experts) /
                           static_cast<double>(std::max<int64_t>(shape.trained - experts, 1));
     const OptimizerBytes& optimizer = inputs.optimizer;
-    const int64_t part = part_of(optimizer.state - optimizer.state_of_experts, shard_ranks);
+    const int64_t part =
+        part_of(optimizer.state - optimizer.replicated - optimizer.state_of_experts, shard_ranks);
     memory.optimizer_bytes = static_cast<int64_t>(padded * static_cast<double>(part)) +
-                             part_of(optimizer.state_of_experts, expert_shard_ranks);
+                             part_of(optimizer.state_of_experts, expert_shard_ranks) +
+                             optimizer.replicated;
     if (inputs.SharesParameters()) {
       memory.gradients_bytes =
           SumsOfGradients(inputs) * inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;

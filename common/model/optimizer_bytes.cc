@@ -57,9 +57,10 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
   const bool in_file = job.resources.offload_optimizer == "nvme";
   OptimizerBytes bytes;
   const auto add = [&](const ParameterInfo& parameter, int64_t count) {
-    int64_t numbers = 0, state = 0, of_techniques = 0;
+    int64_t numbers = 0, state = 0, of_techniques = 0, replicated = 0;
     for (const TechniqueCost* technique : TechniqueCosts()) {
       of_techniques += technique->StateBytes(job, parameter);
+      replicated += technique->ReplicatedStateBytes(job, parameter);
     }
     for (const StateTensor& kept : StateTensorsOf(job.optimizer, parameter, parameter.shape)) {
       numbers += kept.Numbers();
@@ -70,7 +71,8 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     if (in_file && of_experts) bytes.in_file_of_experts += count * numbers;
     const int64_t held =
         count * ((in_file ? 0 : state) + of_techniques + kF32 * outer * parameter.Elements());
-    bytes.state += held;
+    bytes.state += held + count * replicated;
+    bytes.replicated += count * replicated;
     if (of_experts) bytes.state_of_experts += held;
     if (job.optimizer.name == "muon" && UpdatedByMuon(parameter, parameter.shape.size())) {
       bytes.workspace = std::max(bytes.workspace, MuonWorkspace(parameter, products));

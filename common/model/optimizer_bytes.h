@@ -10,7 +10,8 @@ namespace weft {
 /// Memory of the updates.
 struct OptimizerBytes {
   int64_t state = 0;               ///< Of rule, averages and outer steps, without alignment.
-  int64_t state_of_experts = 0;    ///< Of it, with expert parallelism.
+  int64_t state_of_experts = 0;    ///< Of it, with expert parallelism, without what is next.
+  int64_t replicated = 0;          ///< Of `state`: what ranks that shard updates all have.
   int64_t workspace = 0;           ///< While an update runs.
   int64_t in_file = 0;             ///< Numbers of state in a file, which `state` lacks.
   int64_t in_file_of_experts = 0;  ///< Of them, with expert parallelism.

@@ -271,6 +271,7 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
     return static_cast<int64_t>(share * static_cast<double>(whole));
   };
   own.optimizer.state = of_share(inputs.optimizer.state);
+  own.optimizer.replicated = of_share(inputs.optimizer.replicated);
   own.optimizer.in_file = of_share(inputs.optimizer.in_file);
   // All micro-batches add to gradients on the device.
   if (inputs.offload_optimizer) own.open_gradients.bytes = kF32 * own.shape.stored_trained;

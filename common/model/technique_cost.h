@@ -21,12 +21,21 @@ namespace weft {
 
 struct MemoryInputs;
 
+/// Numbers in f32 that are ranked within whole matrices, in the mean of a step: ranks that have
+/// parts of them gather them first.
+struct RankedNumbers {
+  double gradients = 0;
+  double values = 0;
+  double matrices = 0;  ///< That these are of.
+};
+
 /// Work that techniques add to each step, however many tokens it has, or to each merge.
 struct StepWork {
   std::vector<Gemm> products;    ///< In f32, whatever the precision.
   double flops = 0;              ///< Of everything else.
   double f32_numbers = 0;        ///< Read or written outside the products, as f32 ...
   double parameter_numbers = 0;  ///< ... and in the type of the parameters.
+  RankedNumbers ranked;
 
   /// Of the products and of everything else.
   double Flops() const {
@@ -245,7 +254,10 @@ class TechniqueCost {
 
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
   virtual int64_t StateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
-  /// Whether StateBytes may differ between two blocks of the network. Counting then visits each.
+  /// Bytes besides those, all of them on each rank where ranks shard updates.
+  virtual int64_t ReplicatedStateBytes(const JobSpec&, const ParameterInfo&) const { return 0; }
+  /// Whether StateBytes, or those, may differ between two blocks of the network. Counting then
+  /// visits each.
   virtual bool StateDiffersByBlock(const JobSpec&) const { return false; }
 
   /// The tensors whose mean replaces each trained parameter, or its source, in exports of a

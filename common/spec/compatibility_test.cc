@@ -255,6 +255,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.train.pruning.rounds = 1;
        }},
       {FeatureOf("pruning", 5), [](JobSpec& job) { job.train.pruning.method = "random"; }},
+      {FeatureOf("pruning", 6),
+       [](JobSpec& job) {
+         job.train.pruning.method = "magnitude";
+         job.train.pruning.products = "sparse";
+       }},
       {&kSpikeGuard, [](JobSpec& job) { job.train.guard.spike_deviations = 6; }},
       {&kGradientClipValue, [](JobSpec& job) { job.train.gradient_clip_value = 1; }},
       {&kWholeTensorOptimizer, [](JobSpec& job) { job.optimizer.name = "muon"; }},

@@ -160,14 +160,25 @@ double DataParallelSeconds(const Exchange& exchange) {
   return earlier * exposed(reducing) + last + gathering;
 }
 
+/// Ranks of a shard group gather what they rank, before or after the passes.
+double RankedSeconds(const Exchange& exchange) {
+  const RankedNumbers& ranked = exchange.pass.ranked;
+  if (exchange.inputs.shard_ranks <= 1 || ranked.matrices == 0) return 0;
+  const double values = exchange.inputs.SharesParameters() ? ranked.values : 0;
+  const double numbers = ranked.gradients + values;
+  return exchange.rates.GatherSeconds(
+      exchange.place, exchange.groups.Shards(), 4 * numbers,
+      ranked.matrices * numbers / (ranked.gradients + ranked.values));
+}
+
 }  // namespace
 
 double GradientExchangeSeconds(const StepInputs& inputs, const PassCost& pass,
                                const StepRates& rates) {
   const Exchange exchange{inputs, pass, rates};
-  if (inputs.SharesParameters()) return ParameterShardSeconds(exchange);
+  if (inputs.SharesParameters()) return ParameterShardSeconds(exchange) + RankedSeconds(exchange);
   if (inputs.local_steps > 1) return LocalStepSeconds(exchange);
-  return inputs.ranks > 1 ? DataParallelSeconds(exchange) : 0;
+  return inputs.ranks > 1 ? DataParallelSeconds(exchange) + RankedSeconds(exchange) : 0;
 }
 
 }  // namespace weft::planner

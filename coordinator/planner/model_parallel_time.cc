@@ -105,12 +105,20 @@ double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates) {
                                 4 * D(shape.partial_gradients), 1);
 }
 
+double RankedPartSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {
+  const int64_t ranks = inputs.shape.tensor;
+  if (ranks == 1 || pass.ranked.matrices == 0) return 0;
+  return rates.GatherSeconds(inputs.place(), GroupOf(inputs, ranks, ranks),
+                             4 * D(ranks) * (pass.ranked.gradients + pass.ranked.values),
+                             pass.ranked.matrices);
+}
+
 double ModelParallelSeconds(const StepInputs& inputs, const PassCost& pass,
                             const StepRates& rates) {
   return D(inputs.accumulation_steps) *
              (TensorSeconds(inputs, rates) + ExpertSeconds(inputs, rates) +
               ContextSeconds(inputs, pass, rates)) +
-         PartialSumSeconds(inputs, rates);
+         PartialSumSeconds(inputs, rates) + RankedPartSeconds(inputs, pass, rates);
 }
 
 }  // namespace weft::planner

@@ -26,6 +26,9 @@ double ExpertSeconds(const StepInputs& inputs, const StepRates& rates);
 /// (ModelShape::partial_gradients).
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates);
 
+/// Seconds in a step in which tensor-parallel ranks gather what they rank (RankedNumbers).
+double RankedPartSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates);
+
 /// Seconds of all of these in a step.
 double ModelParallelSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates);
 

@@ -167,6 +167,7 @@ void AddStepWork(const ModelShape& shape, const TrainSpec& train, const StepRate
   cost.step_f32_numbers = work.f32_numbers;
   cost.step_parameter_numbers = work.parameter_numbers;
   cost.step_product_seconds = ProductSeconds(work, rates, threads);
+  cost.ranked = work.ranked;
   const StepWork merge = MergeWorkOf(shape.spec);
   cost.merge_f32_numbers = merge.f32_numbers;
   cost.merge_parameter_numbers = merge.parameter_numbers;

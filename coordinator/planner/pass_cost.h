@@ -5,6 +5,7 @@
 
 #include "common/model/model_shape.h"
 #include "common/model/precision.h"
+#include "common/model/technique_cost.h"
 #include "common/model/technique_products.h"
 #include "common/model/transfer_waits.h"
 #include "common/number.h"
@@ -28,6 +29,7 @@ struct PassCost {
   double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
   double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
   double step_parameter_numbers = 0;  ///< and as parameters.
+  RankedNumbers ranked;               ///< Of StepWork.
   double merge_product_seconds = 0;   ///< The same of merging weights once (MergeWorkOf).
   double merge_f32_numbers = 0;
   double merge_parameter_numbers = 0;

@@ -86,6 +86,48 @@ TEST(GradientExchangeSeconds, OfShardGroupsThatStraddleMachinesIsThatOfTheSlowes
   EXPECT_NEAR(seconds(6) / (straddling + between), 1, 1e-6);
 }
 
+// RigL ranks gradients and values of 12 blocks with 12 width^2 weights in matrices 75 times in 100
+// steps.
+TEST(GradientExchangeSeconds, HasWhatRanksGatherToRankIt) {
+  const WorkerProfile worker = GpuMachine(8);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  TrainSpec train;
+  train.steps = 100;
+  train.pruning.method = "rigl";
+  train.pruning.interval = 1;
+  train.pruning.stop_ratio = 0.75;
+  StepInputs inputs;
+  inputs.tokens = 256;
+  inputs.ranks_on_worker = 8;
+  inputs.bucket_bytes = int64_t{1} << 40;
+  const auto more = [&](auto&& seconds) {
+    const auto of = [&](const TrainSpec& trained) {
+      return seconds(CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, *rates, 1,
+                                1, {}, trained));
+    };
+    return of(train) - of({});
+  };
+  const auto sharded = [&](const PassCost& pass) {
+    return GradientExchangeSeconds(inputs, pass, *rates);
+  };
+  const double bytes = 0.75 * 4 * 12 * 12 * 768 * 768;
+  // A gather is half of an all-reduce, which has three messages in a row.
+  const double latency = 0.75 * 12 * 4 * 1.5 * FindStack("weft")->latency_seconds;
+  inputs.shape = Shape();
+  inputs.ranks = inputs.shard_ranks = 4;
+  inputs.zero_stage = 1;
+  const double once = 3.0 / 4 * bytes / 300e9 + latency;
+  EXPECT_NEAR(more(sharded) / once, 1, 1e-6) << "gradients";
+  inputs.ranks = inputs.shard_ranks = 1;
+  inputs.zero_stage = 0;
+  EXPECT_EQ(more(sharded), 0);
+  inputs.shape = Shape(4);
+  const auto tensor = [&](const PassCost& pass) {
+    return ModelParallelSeconds(inputs, pass, *rates);
+  };
+  EXPECT_NEAR(more(tensor) / (2 * once), 1, 1e-6) << "gradients and values";
+}
+
 TEST(TensorSeconds, OfGroupsThatStraddleMachinesAreThoseOfTheSlowestLink) {
   const WorkerProfile worker = GpuMachine(6);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);

@@ -1,9 +1,9 @@
 #include "worker/engine/nn/whole_values.h"
 
-#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize_4bit/quantize_4bit.h"
@@ -12,16 +12,6 @@
 
 namespace weft::engine {
 namespace {
-
-// The part of `floats` that `shard`, of this shape, is.
-std::vector<float> PartOf(const std::vector<float>& floats, const Shard& shard,
-                          const Shape& shape) {
-  std::vector<float> part(static_cast<size_t>(shape.Elements()));
-  shard.ForEachRun(shape, [&](int64_t to, int64_t from, int64_t count) {
-    std::copy_n(floats.begin() + from, count, part.begin() + to);
-  });
-  return part;
-}
 
 TensorView ViewOf(std::vector<float>& floats) {
   return {floats.data(), DType::kF32, {std::ssize(floats)}};
@@ -63,13 +53,8 @@ Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t in
 }
 
 // Each rank sends the others its runs: where in the whole one begins, its length, its numbers.
-Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
-                                      Collective* tensor_ranks) {
-  const Parameter& parameter = parameters[index];
-  WEFT_ASSIGN_OR_RETURN(std::vector<float> own,
-                        parameters.values_sharded() && parameter.quantized_words == 0
-                            ? FloatsOf(parameters.stream(), parameters.value(index))
-                            : HeldFloats(parameters, index));
+Result<std::vector<float>> WholeOfParts(const Parameter& parameter, std::vector<float> own,
+                                        Collective* tensor_ranks) {
   if (tensor_ranks == nullptr || parameter.shard.whole()) return own;
   std::string message;
   const auto append = [&](const void* from, size_t bytes) {
@@ -96,10 +81,20 @@ Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t in
   return whole;
 }
 
+Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
+                                      Collective* tensor_ranks) {
+  const Parameter& parameter = parameters[index];
+  WEFT_ASSIGN_OR_RETURN(std::vector<float> own,
+                        parameters.values_sharded() && parameter.quantized_words == 0
+                            ? FloatsOf(parameters.stream(), parameters.value(index))
+                            : HeldFloats(parameters, index));
+  return WholeOfParts(parameter, std::move(own), tensor_ranks);
+}
+
 Status SetWholeValue(ParameterSet& parameters, int64_t index, std::vector<float> floats) {
   const Parameter& parameter = parameters[index];
   if (parameter.quantized_words > 0) return parameters.Quantize(index, floats);
-  if (!parameter.shard.whole()) floats = PartOf(floats, parameter.shard, parameter.shape);
+  floats = PartOfWhole(parameter, std::move(floats));
   const ParameterSet::HeldValue held = parameters.held_value(index);
   if (parameters.values_sharded()) {
     const auto begin = floats.begin() + held.first;

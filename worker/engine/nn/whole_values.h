@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -17,6 +19,22 @@ Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t in
 /// whole here. A sharded one has been brought (ForEachUnit).
 Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t index,
                                       Collective* tensor_ranks);
+
+/// All numbers of a parameter, where `tensor_ranks` have a part of them each, this one `own`: they
+/// call this together. None: it is whole here.
+Result<std::vector<float>> WholeOfParts(const Parameter& parameter, std::vector<float> own,
+                                        Collective* tensor_ranks);
+
+/// Of all numbers of a parameter those that this tensor-parallel rank has.
+template <class T>
+std::vector<T> PartOfWhole(const Parameter& parameter, std::vector<T> whole) {
+  if (parameter.shard.whole()) return whole;
+  std::vector<T> part(static_cast<size_t>(parameter.shape.Elements()));
+  parameter.shard.ForEachRun(parameter.shape, [&](int64_t to, int64_t from, int64_t count) {
+    std::copy_n(whole.begin() + from, count, part.begin() + to);
+  });
+  return part;
+}
 
 /// Replaces a value, or this rank's part of it, by that of the whole tensor. kInvalid where a
 /// quantised one is not finite.

@@ -36,24 +36,21 @@ std::vector<uint8_t> KeepLargest(std::span<const float> scores, int64_t count,
   return kept;
 }
 
-ExchangedMask Exchange(std::span<const uint8_t> mask, std::span<const float> magnitudes,
-                       std::span<const float> growth, int64_t count, const PhiloxKey& drop_ties,
-                       const PhiloxKey& growth_ties) {
+std::vector<uint8_t> Exchange(std::span<const uint8_t> mask, std::span<const float> magnitudes,
+                              std::span<const float> growth, int64_t count,
+                              const PhiloxKey& drop_ties, const PhiloxKey& growth_ties) {
   std::vector<float> scores(mask.size());
   int64_t active = 0;
   for (size_t i = 0; i < mask.size(); ++i) {
     scores[i] = mask[i] != 0 ? ToFloat(ToBFloat16(magnitudes[i])) : kNeverChosen;
     active += mask[i] != 0 ? 1 : 0;
   }
-  ExchangedMask next = {KeepLargest(scores, active - count, drop_ties)};
+  std::vector<uint8_t> next = KeepLargest(scores, active - count, drop_ties);
   for (size_t i = 0; i < mask.size(); ++i) {
-    scores[i] = next.mask[i] != 0 ? kNeverChosen : growth[i];
+    scores[i] = next[i] != 0 ? kNeverChosen : growth[i];
   }
   const std::vector<uint8_t> grown = KeepLargest(scores, count, growth_ties);
-  for (size_t i = 0; i < mask.size(); ++i) {
-    next.mask[i] = next.mask[i] | grown[i];
-    next.grown += grown[i] != 0 && mask[i] == 0 ? 1 : 0;
-  }
+  for (size_t i = 0; i < mask.size(); ++i) next[i] = next[i] | grown[i];
   return next;
 }
 

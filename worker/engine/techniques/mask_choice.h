@@ -20,18 +20,12 @@ inline constexpr float kNeverChosen = -std::numeric_limits<float>::infinity();
 std::vector<uint8_t> KeepLargest(std::span<const float> scores, int64_t count,
                                  const PhiloxKey& ties);
 
-/// Result of an exchange.
-struct ExchangedMask {
-  std::vector<uint8_t> mask;
-  int64_t grown = 0;  ///< Weights of it that were not kept before.
-};
-
 /// Drops `count` of the kept weights, those of the smallest magnitude, and keeps `count` of all
 /// others, the dropped ones among them, by the largest `growth`. Magnitudes that bf16 does not tell
 /// apart are equal: those of weights that are one step of Adam from zero differ by what its sums
 /// are rounded to, which is not the same on all meshes.
-ExchangedMask Exchange(std::span<const uint8_t> mask, std::span<const float> magnitudes,
-                       std::span<const float> growth, int64_t count, const PhiloxKey& drop_ties,
-                       const PhiloxKey& growth_ties);
+std::vector<uint8_t> Exchange(std::span<const uint8_t> mask, std::span<const float> magnitudes,
+                              std::span<const float> growth, int64_t count,
+                              const PhiloxKey& drop_ties, const PhiloxKey& growth_ties);
 
 }  // namespace weft::engine

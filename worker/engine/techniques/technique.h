@@ -73,6 +73,10 @@ struct TrainingParts {
   /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
   /// expert- and pipeline-parallel ones.
   std::function<Status(std::span<double>)> sum_over_replica;
+  /// All numbers of a parameter, in their order, where ranks have successive parts of them (ZeRO),
+  /// as they are cut in `updated`: `own` are those of this rank. All these ranks ask for it.
+  std::function<Result<std::vector<float>>(int64_t parameter, std::span<const float> own)>
+      gather_parts;
   /// Differentiates the loss of the batch of the step that is about to begin, at the values that
   /// the parameters have: the gradients become those of the step, summed over the ranks, times
   /// `loss_scale`. All ranks ask for it, in BeforeStep alone.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -453,6 +454,36 @@ TEST(ShardedTraining, SendsAndHoldsWhatTheModelOfRanksSays) {
       }
       held("communication", &MemoryBreakdown::communication_bytes);
     }
+  }
+}
+
+TEST(ShardedTraining, RanksGatherAllNumbersOfAParameter) {
+  const JobSpec job = TinyJob();
+  for (const int64_t stage : {1, 3}) {
+    SCOPED_TRACE(stage);
+    const RunConfig way = {.ranks = 4, .stage = stage, .shard_ranks = 2};
+    RunRanks(way.ranks, std::chrono::milliseconds(20000), [&](Collective& group) {
+      const Plan plan = PlanOf(job, way);
+      ModelOptions options = ModelOptionsOf(plan, job.train);
+      options.update_rank = group.rank() % ShardRanks(plan);
+      TinyRun run(job.model, options);
+      ParameterSet& parameters = run.model->parameters();
+      auto made = ShardedDataParallel::New(run.context, &group, ShardRanks(plan), &parameters,
+                                           kBucketBytes, DType::kF32);
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      ShardedDataParallel& reducer = **made;
+      for (const ParameterPart& part : reducer.parts()) {
+        std::vector<float> own(static_cast<size_t>(part.count()));
+        std::vector<float> all(static_cast<size_t>(parameters[part.index].shape.Elements()));
+        std::iota(own.begin(), own.end(), static_cast<float>(part.first));
+        std::iota(all.begin(), all.end(), 0.0f);
+        const auto gathered = reducer.GatherParts(part.index, own);
+        ASSERT_TRUE(gathered.ok()) << gathered.status().message();
+        EXPECT_EQ(*gathered, all) << parameters[part.index].name;
+      }
+      const auto missing = reducer.GatherParts(reducer.parts().front().index, {});
+      EXPECT_EQ(missing.status().code(), StatusCode::kInternal);
+    });
   }
 }
 

@@ -300,6 +300,13 @@ Status Trainer::StartTechniques() {
             waited_for_techniques_ += seconds.communication_exposed;
             return summed;
           },
+      .gather_parts =
+          [this](int64_t parameter, std::span<const float> own) {
+            PhaseSeconds seconds;
+            Result<std::vector<float>> whole = ranks_.GatherParts(parameter, own, seconds);
+            waited_for_techniques_ += seconds.communication_exposed;
+            return whole;
+          },
       .compute_gradients =
           [this](double scale) {
             StepReport report = NewReport();

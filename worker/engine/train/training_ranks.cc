@@ -37,6 +37,15 @@ Status TrainingRanks::SumOverParts(std::span<double> values, PhaseSeconds& secon
   return OkStatus();
 }
 
+Result<std::vector<float>> TrainingRanks::GatherParts(int64_t index, std::span<const float> own,
+                                                      PhaseSeconds& seconds) const {
+  if (parts_.reducer == nullptr) return std::vector<float>(own.begin(), own.end());
+  Stopwatch watch;
+  WEFT_ASSIGN_OR_RETURN(std::vector<float> whole, parts_.reducer->GatherParts(index, own));
+  ChargePhase(*parts_.context, "wait for ranks", watch.Lap(), seconds.communication_exposed);
+  return whole;
+}
+
 Status TrainingRanks::FinishGradients(PhaseSeconds& seconds) const {
   if (parts_.reducer == nullptr && parts_.tensor == nullptr && parts_.pipeline == nullptr) {
     return OkStatus();

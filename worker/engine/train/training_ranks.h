@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/status.h"
 #include "worker/engine/nn/parameter_part.h"
@@ -34,6 +35,10 @@ class TrainingRanks {
 
   /// Where ranks update different parts: over those that together have all of them.
   Status SumOverParts(std::span<double> values, PhaseSeconds& seconds) const;
+
+  /// All numbers of parameter `index`, see GradientReducer::GatherParts.
+  Result<std::vector<float>> GatherParts(int64_t index, std::span<const float> own,
+                                         PhaseSeconds& seconds) const;
 
   /// Waits until the gradients hold the sums over all ranks.
   Status FinishGradients(PhaseSeconds& seconds) const;

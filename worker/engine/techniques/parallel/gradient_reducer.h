@@ -20,7 +20,7 @@ namespace weft::engine {
 ///   Finish()
 ///   SumScalars(loss)
 ///   GatherParameters(), where there are parts()
-///   Maximum(magnitudes), where a technique asks for it
+///   Maximum(magnitudes) and GatherParts(index, part), where a technique asks for it
 class GradientReducer {
  public:
   virtual ~GradientReducer() = default;
@@ -84,6 +84,14 @@ class GradientReducer {
   /// Replaces each value by its sum over the ranks of such a group, added in rank order; with
   /// expert parallelism, over those of them with the same experts.
   virtual Status SumOverParts(std::span<double> values) { return SumScalars(values); }
+
+  /// All numbers of parameter `index`, where the ranks of such a group have successive parts, as in
+  /// parts(): `own` are those of this rank. They call it together; the numbers go from host to
+  /// host. Where the parts of other ranks do not fit, kInternal.
+  virtual Result<std::vector<float>> GatherParts([[maybe_unused]] int64_t index,
+                                                 std::span<const float> own) {
+    return std::vector<float>(own.begin(), own.end());
+  }
 
   /// Where ranks shard the updates: each rank's parts have changed, and go to all others.
   virtual Status GatherParameters() { return OkStatus(); }

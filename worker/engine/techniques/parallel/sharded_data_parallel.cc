@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/number.h"
@@ -117,6 +118,26 @@ int64_t ShardedDataParallel::OwnPart(int64_t bucket) const {
 Status ShardedDataParallel::SumOverParts(std::span<double> values) {
   Collective* const ranks = parameters_->expert_ranks() > 1 ? expert_shards_ : shards_;
   return ranks == nullptr ? OkStatus() : engine::SumScalars(*ranks, values);
+}
+
+// Parts of a bucket, and of a flat parameter, follow each other by rank.
+Result<std::vector<float>> ShardedDataParallel::GatherParts(int64_t index,
+                                                            std::span<const float> own) {
+  const Parameter& parameter = (*parameters_)[index];
+  Collective* const ranks = parameter.of_shared_expert ? expert_shards_ : shards_;
+  if (ranks == nullptr) return std::vector<float>(own.begin(), own.end());
+  const std::string_view bytes(reinterpret_cast<const char*>(own.data()), own.size_bytes());
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> parts, ranks->AllGather(bytes));
+  size_t gathered = 0;
+  for (const std::string& part : parts) gathered += part.size() / sizeof(float);
+  std::vector<float> whole(static_cast<size_t>(parameter.shape.Elements()));
+  if (gathered != whole.size()) {
+    return InternalError("ranks have parts of " + parameter.name + " with " +
+                         std::to_string(gathered) + " numbers of " + std::to_string(whole.size()));
+  }
+  auto* to = reinterpret_cast<char*>(whole.data());
+  for (const std::string& part : parts) to = std::copy(part.begin(), part.end(), to);
+  return whole;
 }
 
 int64_t ShardedDataParallel::held_bytes() const {

@@ -63,6 +63,7 @@ class ShardedDataParallel : public BucketReducer {
   }
   bool first_shards() const override { return group()->rank() < shards_->size(); }
   Status SumOverParts(std::span<double> values) override;
+  Result<std::vector<float>> GatherParts(int64_t index, std::span<const float> own) override;
   int64_t held_bytes() const override;
   std::vector<CollectiveRecorder*> recorders() const override;
   /// The shard group, and the ranks that have the same parts as this one; null for none.

@@ -47,10 +47,8 @@ TEST(MaskChoiceTest, AnExchangeDropsTheSmallestAndGrowsTheLargestOfTheOthers) {
   const std::vector<float> magnitudes = {4, 1, 3, 2, 0, 0, 0, 0};
   const std::vector<float> growth = {9, 5, 9, 0, 1, 7, 2, 3};
   // Drops the second and the fourth; the second has the next to largest gradient of those left.
-  const ExchangedMask next = Exchange(mask, magnitudes, growth, 2, kKey, kKey);
-  EXPECT_EQ(next.mask, (Mask{1, 1, 1, 0, 0, 1, 0, 0}));
-  EXPECT_EQ(next.grown, 1);
-  EXPECT_EQ(Exchange(mask, magnitudes, growth, 0, kKey, kKey).mask, mask);
+  EXPECT_EQ(Exchange(mask, magnitudes, growth, 2, kKey, kKey), (Mask{1, 1, 1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(Exchange(mask, magnitudes, growth, 0, kKey, kKey), mask);
 }
 
 TEST(MaskChoiceTest, RoundingDecidesNoExchange) {
@@ -62,8 +60,8 @@ TEST(MaskChoiceTest, RoundingDecidesNoExchange) {
     one.push_back(1e-3f * (1 + 1e-6f * static_cast<float>(i % 7)));
     other.push_back(1e-3f * (1 + 1e-6f * static_cast<float>(i % 5)));
   }
-  EXPECT_EQ(Exchange(mask, one, growth, 20, kKey, kKey).mask,
-            Exchange(mask, other, growth, 20, kKey, kKey).mask);
+  EXPECT_EQ(Exchange(mask, one, growth, 20, kKey, kKey),
+            Exchange(mask, other, growth, 20, kKey, kKey));
 }
 
 TEST(MaskChoiceTest, DropRatesFallAsACosine) {

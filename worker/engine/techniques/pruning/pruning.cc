@@ -9,13 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/parameter_list.h"
 #include "common/rng.h"
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/optim/optimizer_state.h"
 #include "worker/engine/techniques/mask_choice.h"
 #include "worker/engine/techniques/pruning/pruned_products.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/pruning/pruning_scores.h"
+#include "worker/engine/techniques/pruning/sharded_matrices.h"
 #include "worker/engine/techniques/pruning/synaptic_flow.h"
 #include "worker/engine/techniques/technique.h"
 #include "worker/engine/techniques/weight_snapshot.h"
@@ -57,11 +60,14 @@ class Rewinding {
   WeightSnapshot weights_;
 };
 
-/// Zeros in the parameters, chosen before the first step or again and again.
+/// Zeros in the parameters, chosen before the first step or again and again. Weights are ranked
+/// within whole matrices: ranks that have parts of scores gather them, and all choose the same.
+/// Each then has the mask of all that it multiplies with.
 class Pruning : public Technique {
  public:
-  /// `sparse`: products may be of the kept weights alone.
-  Pruning(const PruningSpec& spec, bool sparse) : spec_(spec), factory_(spec), sparse_(sparse) {}
+  /// `sparse`: products may be of the kept weights alone. `tensor_ranks`: as in TechniqueInputs.
+  Pruning(const PruningSpec& spec, bool sparse, Collective* tensor_ranks)
+      : spec_(spec), factory_(spec), sparse_(sparse), tensor_ranks_(tensor_ranks) {}
 
   ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
     return sparse_ ? &factory_ : nullptr;
@@ -69,6 +75,7 @@ class Pruning : public Technique {
 
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
+    shards_.emplace(&parts_);
     std::map<std::string, int64_t> kept;
     for (const PrunedMatrix& matrix : PrunedMatricesOf(spec_, parts.job->model)) {
       kept[matrix.name] = matrix.kept;
@@ -90,9 +97,12 @@ class Pruning : public Technique {
       matrix.mask = state_[m];
       factory_.AddMask(matrix.parameter, matrix.mask);
       for (const NamedTensor& tensor : optimizer_state) {
-        const bool of_each_weight =
-            tensor.parameter == matrix.parameter && tensor.view.shape == matrix.mask.shape;
-        if (of_each_weight) matrix.state.push_back(tensor.view);
+        if (tensor.parameter != matrix.parameter) continue;
+        if (tensor.part) {
+          matrix.state.push_back({tensor.part->first, tensor.view});
+        } else if (tensor.view.shape == matrix.mask.shape) {
+          matrix.state.push_back({0, tensor.view});
+        }
       }
     }
     if (spec_.method != "lottery_ticket") return OkStatus();
@@ -104,8 +114,8 @@ class Pruning : public Technique {
     if (rewinding_) return BeginRounds(step);
     if (chosen()) return OkStatus();
     ProfileScope scope(parts_.context->profiler, "choose weights");
-    WEFT_ASSIGN_OR_RETURN(const std::vector<Mask> masks, ChooseMasks(step));
-    return SetMasks(masks);
+    WEFT_ASSIGN_OR_RETURN(std::vector<Mask> masks, ChooseMasks(step));
+    return SetMasks(std::move(masks));
   }
 
   ScheduledStep Scheduled(ScheduledStep place) const override {
@@ -117,7 +127,7 @@ class Pruning : public Technique {
     if (!chosen() || UpdatesElementwise(parts_.job->optimizer)) return OkStatus();
     ProfileScope scope(context.profiler, "mask weights");
     for (const Matrix& matrix : matrices_) {
-      WEFT_RETURN_IF_ERROR(ApplyTo(context, parts_.parameters->value(matrix.parameter), matrix));
+      WEFT_RETURN_IF_ERROR(ApplyTo(context, shards_->HeldValue(matrix.parameter), matrix));
     }
     return OkStatus();
   }
@@ -126,7 +136,7 @@ class Pruning : public Technique {
     if (ReplacesUpdate(step)) return OkStatus();  // what is grown has a gradient
     ProfileScope scope(state.profiler, "mask gradients");
     for (const Matrix& matrix : matrices_) {
-      WEFT_RETURN_IF_ERROR(ApplyTo(state, parts_.parameters->gradient(matrix.parameter), matrix));
+      WEFT_RETURN_IF_ERROR(ApplyTo(state, shards_->HeldGradient(matrix.parameter), matrix));
     }
     return OkStatus();
   }
@@ -141,11 +151,18 @@ class Pruning : public Technique {
     std::array<double, 2> grown_of = {0, 0};
     for (const Matrix& matrix : matrices_) {
       const auto dropped = static_cast<int64_t>(rate * static_cast<double>(matrix.kept));
-      WEFT_ASSIGN_OR_RETURN(const int64_t grown, ExchangeIn(state, matrix, dropped, step));
+      WEFT_ASSIGN_OR_RETURN(const Mask before, FetchMask(state, matrix));
+      Mask after = before;
+      if (dropped > 0 && matrix.kept < WeightsOf(matrix)) {
+        WEFT_ASSIGN_OR_RETURN(after, Exchanged(matrix, before, dropped, step));
+        WEFT_RETURN_IF_ERROR(SetMask(state, matrix, after));
+      }
       factory_.MasksChanged(chosen());
       if (!parts_.parameters->Counts(matrix.parameter)) continue;
-      grown_of[0] += static_cast<double>(grown);
-      grown_of[1] += static_cast<double>(matrix.kept);
+      for (size_t i = 0; i < after.size(); ++i) {
+        grown_of[0] += after[i] > before[i] ? 1 : 0;
+        grown_of[1] += after[i];
+      }
     }
     WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(grown_of));
     grown_ = grown_of[0] / grown_of[1];
@@ -175,40 +192,52 @@ class Pruning : public Technique {
 
  private:
   using Mask = std::vector<uint8_t>;
+  using Held = ShardedMatrices::Held;
 
   struct Matrix {
     int64_t parameter = 0;
-    int64_t kept = 0;  ///< Weights; of a global choice those of an equal share.
-    TensorView mask;
-    std::vector<TensorView> state;  ///< Of the optimizer, a number for each weight.
+    int64_t kept = 0;         ///< Weights; of a global choice those of an equal share.
+    TensorView mask;          ///< Of this rank's rows and columns.
+    std::vector<Held> state;  ///< Of the optimizer, a number for each weight.
   };
 
   bool chosen() const { return chosen_ != 0; }
   const Parameter& ParameterOf(const Matrix& matrix) const {
     return (*parts_.parameters)[matrix.parameter];
   }
+  /// Of the whole matrix.
+  int64_t WeightsOf(const Matrix& matrix) const {
+    return ParameterOf(matrix).logical_shape().Elements();
+  }
   PhiloxKey KeyOf(int64_t step, const std::string& site) const {
     return {parts_.context->seed, static_cast<uint32_t>(step), SiteHash(site.c_str())};
   }
 
-  Status ApplyTo(Context& context, const TensorView& numbers, const Matrix& matrix) const {
-    CountWork(context.profiler, 0, static_cast<double>(2 * numbers.Bytes() + matrix.mask.Bytes()));
-    return kernels::ApplyMask(context.stream, {.x = numbers, .mask = matrix.mask});
+  Status ApplyTo(Context& context, const Held& numbers, const Matrix& matrix) const {
+    const TensorView x = numbers.view.Flat();
+    const int64_t count = x.shape.Elements();
+    if (count == 0) return OkStatus();
+    const TensorView mask(matrix.mask.As<uint8_t>() + numbers.first, DType::kU8, {count},
+                          matrix.mask.device);
+    CountWork(context.profiler, 0, static_cast<double>(2 * x.Bytes() + mask.Bytes()));
+    return kernels::ApplyMask(context.stream, {.x = x, .mask = mask});
   }
 
   /// Replaces a mask; weights without it, and what the optimizer keeps of them, become zero.
   Status SetMask(Context& context, const Matrix& matrix, const Mask& mask) const {
     WEFT_RETURN_IF_ERROR(Upload(context.stream, mask.data(), matrix.mask));
-    WEFT_RETURN_IF_ERROR(ApplyTo(context, parts_.parameters->value(matrix.parameter), matrix));
-    for (const TensorView& numbers : matrix.state) {
+    WEFT_RETURN_IF_ERROR(ApplyTo(context, shards_->HeldValue(matrix.parameter), matrix));
+    for (const Held& numbers : matrix.state) {
       WEFT_RETURN_IF_ERROR(ApplyTo(context, numbers, matrix));
     }
     return OkStatus();
   }
 
-  Status SetMasks(const std::vector<Mask>& masks) {
+  /// Replaces all of them by those of whole matrices.
+  Status SetMasks(std::vector<Mask> masks) {
     for (size_t m = 0; m < matrices_.size(); ++m) {
-      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], masks[m]));
+      const Mask own = PartOfWhole(ParameterOf(matrices_[m]), std::move(masks[m]));
+      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], own));
     }
     chosen_ = 1;
     factory_.MasksChanged(true);
@@ -224,9 +253,9 @@ class Pruning : public Technique {
     if (!chosen()) {
       std::vector<Mask> masks;
       for (const Matrix& matrix : matrices_) {
-        masks.emplace_back(static_cast<size_t>(matrix.mask.shape.Elements()), uint8_t{1});
+        masks.emplace_back(static_cast<size_t>(WeightsOf(matrix)), uint8_t{1});
       }
-      WEFT_RETURN_IF_ERROR(SetMasks(masks));
+      WEFT_RETURN_IF_ERROR(SetMasks(std::move(masks)));
     }
     if (step == rounds.rewind_step) WEFT_RETURN_IF_ERROR(rewinding_->Remember());
     if (!rounds.Rewinds(step)) return OkStatus();
@@ -240,9 +269,10 @@ class Pruning : public Technique {
     }
     const double power =
         static_cast<double>(rounds.RoundOf(step)) / static_cast<double>(rounds.rounds);
-    const std::vector<Mask> masks = KeepBest(scores, power, step);
+    WEFT_ASSIGN_OR_RETURN(scores, OfWholeMatrices(std::move(scores), indices_));
+    std::vector<Mask> masks = KeepBest(scores, power, step);
     WEFT_RETURN_IF_ERROR(rewinding_->Rewind());
-    return SetMasks(masks);
+    return SetMasks(std::move(masks));
   }
 
   Result<Mask> FetchMask(const Context& context, const Matrix& matrix) const {
@@ -251,23 +281,39 @@ class Pruning : public Technique {
     return mask;
   }
 
-  Result<PruningScores> ScoresOf() const {
+  /// Of this rank's rows and columns.
+  Result<PruningScores> OwnScores() const {
     if (spec_.method == "snip") return ConnectionSensitivity(parts_, indices_);
     if (spec_.method == "grasp") return GradientFlow(parts_, indices_);
-    WEFT_ASSIGN_OR_RETURN(PruningScores scores, Magnitudes(parts_, indices_));
-    if (spec_.method == "magnitude") return scores;
+    if (spec_.method == "magnitude") return Magnitudes(parts_, indices_);
     // Equal scores are ranked at random.
-    for (std::vector<float>& matrix : scores) std::fill(matrix.begin(), matrix.end(), 0.0f);
+    PruningScores scores;
+    for (const Matrix& matrix : matrices_) {
+      scores.emplace_back(static_cast<size_t>(matrix.mask.shape.Elements()), 0.0f);
+    }
+    return scores;
+  }
+
+  /// Scores of parameters with those that tensor-parallel ranks have.
+  Result<PruningScores> OfWholeMatrices(PruningScores scores,
+                                        const std::vector<int64_t>& parameters) const {
+    for (size_t m = 0; m < scores.size(); ++m) {
+      const Parameter& parameter = (*parts_.parameters)[parameters[m]];
+      WEFT_ASSIGN_OR_RETURN(scores[m],
+                            WholeOfParts(parameter, std::move(scores[m]), tensor_ranks_));
+    }
     return scores;
   }
 
   Result<std::vector<Mask>> ChooseMasks(int64_t step) const {
     if (spec_.method == "synflow") return ChooseBySynapticFlow(step);
-    WEFT_ASSIGN_OR_RETURN(const PruningScores scores, ScoresOf());
+    WEFT_ASSIGN_OR_RETURN(PruningScores scores, OwnScores());
+    WEFT_ASSIGN_OR_RETURN(scores, OfWholeMatrices(std::move(scores), indices_));
     return KeepBest(scores, 1, step);
   }
 
-  /// The best weights, by matrix or of all: with `power` 1 as many as in the end, with 0 all.
+  /// Masks of the best weights of whole matrices, by matrix or of all: with `power` 1 as many as in
+  /// the end, with 0 all.
   std::vector<Mask> KeepBest(const PruningScores& scores, double power, int64_t step) const {
     const auto count = [&](double kept, double weights) {
       return std::llround(weights * std::pow(kept / weights, power));
@@ -298,6 +344,8 @@ class Pruning : public Technique {
   /// SynFlow's rounds: each scores what the one before has left.
   Result<std::vector<Mask>> ChooseBySynapticFlow(int64_t step) const {
     const ParameterSet& parameters = *parts_.parameters;
+    std::map<std::string, ParameterInfo> whole;  // as they are on one rank
+    for (const ParameterInfo& info : ParametersOf(parts_.job->model)) whole[info.name] = info;
     std::vector<const ParameterAttributes*> attributes;
     std::vector<std::vector<int64_t>> shapes;
     std::vector<int64_t> network_indices;
@@ -306,12 +354,14 @@ class Pruning : public Technique {
       const Parameter& parameter = parameters[i];
       if (!parameter.block_matrix()) continue;
       if (IsPruned(spec_, parameter, parameter.name)) pruned.push_back(attributes.size());
-      attributes.push_back(&parameter);
-      shapes.push_back({parameter.shape[0], parameter.shape[1]});
+      const ParameterInfo& info = whole.at(parameter.name);
+      attributes.push_back(&info);
+      shapes.push_back(info.shape);
       network_indices.push_back(i);
     }
     FlowNetwork network = FlowNetworkOf(parts_.job->model, attributes, shapes);
     WEFT_ASSIGN_OR_RETURN(PruningScores magnitudes, Magnitudes(parts_, network_indices));
+    WEFT_ASSIGN_OR_RETURN(magnitudes, OfWholeMatrices(std::move(magnitudes), network_indices));
     for (size_t m = 0; m < magnitudes.size(); ++m) {
       network.matrices[m].magnitudes = std::move(magnitudes[m]);
     }
@@ -336,26 +386,30 @@ class Pruning : public Technique {
     return masks;
   }
 
-  /// Drops that many weights of a matrix and grows as many; returns how many are new.
-  Result<int64_t> ExchangeIn(Context& state, const Matrix& matrix, int64_t dropped, int64_t step) {
-    if (dropped == 0 || matrix.kept == matrix.mask.shape.Elements()) return 0;
-    const ParameterSet& parameters = *parts_.parameters;
-    const std::string& name = ParameterOf(matrix).name;
-    WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(state, matrix));
-    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes,
-                          FetchFloats(state.stream, parameters.value(matrix.parameter)));
+  /// The mask of this rank's rows and columns once that many weights of a matrix, with the mask
+  /// `own`, are dropped and as many grown.
+  Result<Mask> Exchanged(const Matrix& matrix, const Mask& own, int64_t dropped,
+                         int64_t step) const {
+    const Parameter& parameter = ParameterOf(matrix);
+    // Those of what is not kept do not count, and tell ranks what the others keep.
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes, shards_->Value(matrix.parameter));
+    for (size_t i = 0; i < own.size(); ++i) {
+      magnitudes[i] = own[i] != 0 ? std::fabs(magnitudes[i]) : kNeverChosen;
+    }
+    WEFT_ASSIGN_OR_RETURN(magnitudes,
+                          WholeOfParts(parameter, std::move(magnitudes), tensor_ranks_));
+    Mask mask(magnitudes.size());
+    std::transform(magnitudes.begin(), magnitudes.end(), mask.begin(),
+                   [](float magnitude) -> uint8_t { return magnitude != kNeverChosen ? 1 : 0; });
     std::vector<float> growth(mask.size(), 0.0f);  // set: at random, as all are equal
     if (spec_.method == "rigl") {
-      WEFT_ASSIGN_OR_RETURN(growth,
-                            FetchFloats(state.stream, parameters.gradient(matrix.parameter)));
+      WEFT_ASSIGN_OR_RETURN(growth, shards_->Gradient(matrix.parameter));
+      for (float& score : growth) score = std::fabs(score);
+      WEFT_ASSIGN_OR_RETURN(growth, WholeOfParts(parameter, std::move(growth), tensor_ranks_));
     }
-    for (std::vector<float>* scores : {&magnitudes, &growth}) {
-      for (float& score : *scores) score = std::fabs(score);
-    }
-    const ExchangedMask next = Exchange(mask, magnitudes, growth, dropped,
-                                        KeyOf(step, name + "/drop"), KeyOf(step, name + "/grow"));
-    WEFT_RETURN_IF_ERROR(SetMask(state, matrix, next.mask));
-    return next.grown;
+    return PartOfWhole(parameter, Exchange(mask, magnitudes, growth, dropped,
+                                           KeyOf(step, parameter.name + "/drop"),
+                                           KeyOf(step, parameter.name + "/grow")));
   }
 
   Status MeasureDensity() {
@@ -374,7 +428,9 @@ class Pruning : public Technique {
   PruningSpec spec_;
   PrunedProductsFactory factory_;
   bool sparse_;
+  Collective* tensor_ranks_;
   TrainingParts parts_;
+  std::optional<ShardedMatrices> shards_;
   OptimizerState state_;
   std::vector<Matrix> matrices_;
   std::vector<int64_t> indices_;        ///< Of the parameters, by matrix.
@@ -389,7 +445,7 @@ class Pruning : public Technique {
 std::unique_ptr<Technique> NewPruning(const TechniqueInputs& inputs) {
   const PruningSpec& spec = inputs.train.pruning;
   if (spec.method == "none") return nullptr;
-  return std::make_unique<Pruning>(spec, MayUseSparseProducts(inputs.train));
+  return std::make_unique<Pruning>(spec, MayUseSparseProducts(inputs.train), inputs.tensor_ranks);
 }
 
 }  // namespace weft::engine

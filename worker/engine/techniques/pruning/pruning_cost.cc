@@ -36,6 +36,14 @@ std::string ShownMethod(const JobSpec& job) {
   return "train.pruning.method " + job.train.pruning.method;
 }
 
+/// Of some matrix, however few of its weights are kept: at the end of a training, or by its shape.
+bool MayHaveSparseProducts(const JobSpec& job) {
+  if (!Prunes(job) || kCuda.asked(job) || job.train.pruning.density >= 1) return false;
+  const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
+  return precision != nullptr && MayUseSparseProducts(job.train) &&
+         UsesSparseProducts(job.train.pruning, precision->products, 0);
+}
+
 const Feature kPruning = {
     .name = "pruning", .setting = "train.pruning", .asked = Prunes, .shown = ShownMethod};
 
@@ -71,6 +79,11 @@ const Feature kSettings[] = {
            return spec.method == "random" || ExchangesWeights(spec);
          },
      .shown = ShownMethod},
+    {.name = "products of kept weights alone",
+     .setting = "train.pruning.products sparse, or auto in fp32",
+     .asked = MayHaveSparseProducts,
+     .shown =
+         [](const JobSpec& job) { return "train.pruning.products " + job.train.pruning.products; }},
 };
 const Feature& kGlobalRanking = kSettings[0];
 const Feature& kDynamic = kSettings[1];
@@ -78,8 +91,8 @@ const Feature& kSynFlow = kSettings[2];
 const Feature& kGrasp = kSettings[3];
 const Feature& kLotteryTicket = kSettings[4];
 const Feature& kRandomMasks = kSettings[5];
+const Feature& kSparseProducts = kSettings[6];
 
-constexpr std::string_view kWholeMatrices = "weights are ranked within whole matrices";
 constexpr std::string_view kWholeNetwork = "a rank has a part of the matrices";
 constexpr std::string_view kPerMatrix = "train.pruning.distribution uniform or erk";
 
@@ -112,6 +125,28 @@ double DenseShare(const TrainSpec& train) {
   return 1;
 }
 
+/// How often gradients and values are ranked in a step, in the mean.
+struct Rankings {
+  double of_gradients = 0;
+  double of_values = 0;
+};
+
+Rankings RankingsOf(const TrainSpec& train) {
+  const PruningSpec& spec = train.pruning;
+  const auto steps = static_cast<double>(train.steps);
+  if (ExchangesWeights(spec)) {
+    const double last = std::min(spec.stop_ratio * steps, steps - 1);
+    const double exchanges = std::floor(last / static_cast<double>(spec.interval)) / steps;
+    return {.of_gradients = spec.method == "rigl" ? exchanges : 0, .of_values = exchanges};
+  }
+  if (spec.method == "random") return {};
+  if (spec.method == "lottery_ticket") {
+    return {.of_values = static_cast<double>(PruningRounds(spec)) / steps};
+  }
+  const double gradients = spec.method == "grasp" ? 3 : spec.method == "snip" ? 1 : 0;
+  return {.of_gradients = gradients / steps, .of_values = 1 / steps};
+}
+
 bool PrunesAny(const JobSpec& job) {
   for (int64_t block = 0; block < DistinctBlocks(job.model); ++block) {
     for (const ParameterInfo& parameter : PlainBlockParameters(job.model, block)) {
@@ -129,9 +164,9 @@ class PruningCost : public TechniqueCost {
   std::span<const Feature> settings() const override { return kSettings; }
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
-        {&kPruning, &kTensorParallel, kWholeMatrices, "data or pipeline parallelism"},
-        {&kPruning, &kZero, kWholeMatrices, "resources.zero_stage 0"},
-        {&kPruning, &kOffloadOptimizer, kOnDeviceAlone, "resources.offload_optimizer none"},
+        {&kPruning, &kOffloadOptimizer,
+         "masks change weights and moments between steps, while the host may still update them",
+         "resources.offload_optimizer none"},
         {&kPruning, &kReplay, kPlainPasses, kOneOfTwo},
         {&kPruning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
         {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
@@ -143,6 +178,9 @@ class PruningCost : public TechniqueCost {
          "structured matrices are in the place of the weights that masks are of", kOneOfTwo},
         {&kPruning, &StructuredPruningTechniqueCost().feature(),
          "each leaves weights out by masks of its own", kOneOfTwo},
+        {&kSparseProducts, &kZeroParameters,
+         "lists of kept weights are made once, of matrices that stay on the rank",
+         "train.pruning.products dense, or resources.zero_stage 2"},
         {&kGlobalRanking, &kPipelineParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kExpertParallel, kWholeNetwork, kPerMatrix},
         {&kGlobalRanking, &kRandomMasks, "the method has no scores to rank all matrices by",
@@ -182,9 +220,15 @@ class PruningCost : public TechniqueCost {
   // The gradient is read and written, and the mask read: a byte a weight.
   void AddStepWork(const ModelShape& shape, const TrainSpec& train, StepWork& work) const override {
     if (train.pruning.method == "none") return;
-    for (const ParameterInfo& parameter : ParametersOf(shape.spec)) {
+    const Rankings rankings = RankingsOf(train);
+    for (const ParameterInfo& parameter :
+         ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows)) {
       if (!IsPruned(train.pruning, parameter, parameter.name)) continue;
-      work.f32_numbers += 2.25 * static_cast<double>(parameter.Elements());
+      const auto weights = static_cast<double>(parameter.Elements());
+      work.f32_numbers += 2.25 * weights;
+      work.ranked.gradients += rankings.of_gradients * weights;
+      work.ranked.values += rankings.of_values * weights;
+      work.ranked.matrices += rankings.of_gradients + rankings.of_values;
     }
   }
 
@@ -207,11 +251,14 @@ class PruningCost : public TechniqueCost {
             .seconds_share = std::min(1.0, kFixedSeconds + kSecondsOfKept * spec.density)};
   }
 
-  // A byte for each weight: whether it is kept. And the weights to go back to, in f32.
+  // The weights to go back to, in f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
-    const PruningSpec& spec = job.train.pruning;
-    const int64_t mask = Asked(job) && IsPruned(spec, parameter, parameter.name) ? 1 : 0;
-    return (mask + (spec.method == "lottery_ticket" ? 4 : 0)) * parameter.Elements();
+    return job.train.pruning.method == "lottery_ticket" ? 4 * parameter.Elements() : 0;
+  }
+  // A byte for each weight: whether it is kept.
+  int64_t ReplicatedStateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
+    const bool pruned = Asked(job) && IsPruned(job.train.pruning, parameter, parameter.name);
+    return pruned ? parameter.Elements() : 0;
   }
   bool StateDiffersByBlock(const JobSpec& job) const override {
     return !job.train.pruning.layers.empty();

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <limits>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "common/model/precision.h"
-#include "kernels/cpu/float_types.h"
+#include "worker/engine/techniques/pruning/sharded_matrices.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -18,10 +17,10 @@ namespace {
 using Matrices = std::vector<std::vector<float>>;
 
 Result<Matrices> FetchValues(const TrainingParts& parts, std::span<const int64_t> parameters) {
+  const ShardedMatrices matrices(&parts);
   Matrices values;
   for (const int64_t index : parameters) {
-    WEFT_ASSIGN_OR_RETURN(values.emplace_back(),
-                          FetchFloats(parts.context->stream, parts.parameters->value(index)));
+    WEFT_ASSIGN_OR_RETURN(values.emplace_back(), matrices.Value(index));
   }
   return values;
 }
@@ -36,12 +35,12 @@ bool AllFinite(const Matrices& matrices) {
 /// are finite on all ranks; not finite where there is none.
 Result<Matrices> FetchGradients(const TrainingParts& parts, std::span<const int64_t> parameters) {
   const bool scaled = PrecisionOf(parts.plan->precision).loss_scaling;
+  const ShardedMatrices matrices(&parts);
   for (double scale = scaled ? 65536 : 1;; scale /= 16) {
     WEFT_RETURN_IF_ERROR(parts.compute_gradients(scale));
     Matrices gradients;
     for (const int64_t index : parameters) {
-      WEFT_ASSIGN_OR_RETURN(gradients.emplace_back(),
-                            FetchFloats(parts.context->stream, parts.parameters->gradient(index)));
+      WEFT_ASSIGN_OR_RETURN(gradients.emplace_back(), matrices.Gradient(index));
     }
     std::array<double, 1> bad = {AllFinite(gradients) ? 0.0 : 1.0};
     WEFT_RETURN_IF_ERROR(parts.sum_over_replica(bad));
@@ -75,29 +74,23 @@ Result<double> Norm(const TrainingParts& parts, std::span<const int64_t> paramet
 Status Move(const TrainingParts& parts, std::span<const int64_t> parameters, const Matrices& values,
             const Matrices& direction, double step) {
   for (size_t m = 0; m < values.size(); ++m) {
+    const ParameterSet::HeldValue held = parts.parameters->held_value(parameters[m]);
+    const auto count = static_cast<size_t>(held.view.shape.Elements());
+    if (count == 0) continue;
+    const auto first = static_cast<size_t>(held.first);
     const auto move = [&](const TensorView& to) {
-      for (size_t i = 0; i < values[m].size(); ++i) {
-        to.As<float>()[i] = static_cast<float>(values[m][i] + step * direction[m][i]);
+      for (size_t i = 0; i < count; ++i) {
+        to.As<float>()[i] =
+            static_cast<float>(values[m][first + i] + step * direction[m][first + i]);
       }
     };
-    WEFT_RETURN_IF_ERROR(
-        FillOnHost(parts.context->stream, parts.parameters->value(parameters[m]), move));
+    WEFT_RETURN_IF_ERROR(FillOnHost(parts.context->stream, held.view, move));
   }
   parts.values_changed();
   return OkStatus();
 }
 
 }  // namespace
-
-Result<std::vector<float>> FetchFloats(const Stream& stream, const TensorView& view) {
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, view));
-  std::vector<float> floats(static_cast<size_t>(view.shape.Elements()));
-  kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
-    const T* from = copy.view().As<T>();
-    std::transform(from, from + floats.size(), floats.begin(), [](T x) { return ToFloat(x); });
-  });
-  return floats;
-}
 
 Result<PruningScores> Magnitudes(const TrainingParts& parts, std::span<const int64_t> parameters) {
   WEFT_ASSIGN_OR_RETURN(PruningScores scores, FetchValues(parts, parameters));

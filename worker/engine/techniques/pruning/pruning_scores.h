@@ -10,11 +10,9 @@
 
 namespace weft::engine {
 
-/// Scores of the weights of some parameters, matrix by matrix.
+/// Scores of the weights of some parameters, matrix by matrix: of tensor-parallel ranks those of
+/// their rows and columns. All ranks compute them together.
 using PruningScores = std::vector<std::vector<float>>;
-
-/// Contiguous floats of any type on the host.
-Result<std::vector<float>> FetchFloats(const Stream& stream, const TensorView& view);
 
 /// |w| of each of `parameters`.
 Result<PruningScores> Magnitudes(const TrainingParts& parts, std::span<const int64_t> parameters);

@@ -13,35 +13,12 @@
 #include "common/model/optimizer_bytes.h"
 #include "common/model/technique_cost.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
-#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/techniques/pruning/testing.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
 namespace weft::engine {
 namespace {
-
-constexpr int64_t kBatch = 8;
-constexpr int64_t kInterval = 2;
-
-PruningSpec Spec(const std::string& method, double density = 0.3,
-                 const std::string& distribution = "uniform") {
-  PruningSpec spec;
-  spec.method = method;
-  spec.density = density;
-  spec.distribution = distribution;
-  spec.interval = kInterval;
-  spec.drop_rate = 0.4;
-  spec.rounds = 10;
-  return spec;
-}
-
-JobSpec PrunedJob(const PruningSpec& spec) {
-  JobSpec job = TinyJob(kBatch);
-  job.train.pruning = spec;
-  job.train.steps = 40;
-  job.optimizer.weight_decay = 0.1;
-  return job;
-}
 
 /// A training on one rank.
 struct PrunedTraining {
@@ -88,7 +65,7 @@ TEST(PruningTest, EachMethodKeepsWhatIsAskedForAndAllElseIsZeroInAllTrainingStat
     for (const Rule& rule : rules) {
       if (rule.precision == "bf16_pure" && method == std::string("grasp")) continue;
       SCOPED_TRACE(std::string(method) + ", " + rule.optimizer + ", " + rule.precision);
-      JobSpec job = PrunedJob(Spec(method, 0.3, "erk"));
+      JobSpec job = PrunedJob(PruningBy(method, 0.3, "erk"));
       job.optimizer.name = rule.optimizer;
       if (rule.optimizer == "sgd") job.optimizer.momentum = 0.9;
       if (rule.optimizer == "schedule_free_adamw") job.schedule.kind = "constant";
@@ -130,7 +107,7 @@ TEST(PruningTest, EachMethodKeepsWhatIsAskedForAndAllElseIsZeroInAllTrainingStat
 TEST(PruningTest, TrainingGoesOnWithWhatIsKept) {
   for (const char* method : {"random", "magnitude", "snip", "synflow", "set", "rigl"}) {
     SCOPED_TRACE(method);
-    JobSpec job = PrunedJob(Spec(method));
+    JobSpec job = PrunedJob(PruningBy(method));
     job.optimizer.learning_rate = 1e-2;
     job.train.steps = 60;
     job.train.pruning.interval = 10;
@@ -146,7 +123,7 @@ TEST(PruningTest, TrainingGoesOnWithWhatIsKept) {
 TEST(PruningTest, AGlobalRankingKeepsAShareOfAllMatricesTogether) {
   for (const char* method : {"magnitude", "snip", "grasp", "synflow"}) {
     SCOPED_TRACE(method);
-    const JobSpec job = PrunedJob(Spec(method, 0.1, "global"));
+    const JobSpec job = PrunedJob(PruningBy(method, 0.1, "global"));
     PrunedTraining training(job);
     training.run.Step();
     int64_t kept = 0, weights = 0;
@@ -166,7 +143,7 @@ TEST(PruningTest, AGlobalRankingKeepsAShareOfAllMatricesTogether) {
 }
 
 TEST(PruningTest, MagnitudesAreThoseOfTheStart) {
-  const JobSpec job = PrunedJob(Spec("magnitude"));
+  const JobSpec job = PrunedJob(PruningBy("magnitude"));
   PrunedTraining training(job);
   const auto start = training.State();
   training.run.Step();
@@ -185,11 +162,11 @@ TEST(PruningTest, MagnitudesAreThoseOfTheStart) {
 TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
   for (const char* method : {"set", "rigl"}) {
     SCOPED_TRACE(method);
-    PruningSpec spec = Spec(method);
+    PruningSpec spec = PruningBy(method);
     spec.products = "dense";  // the model it is compared with has the same sums
     const JobSpec job = PrunedJob(spec);
     PrunedTraining training(job);
-    for (int64_t step = 0; step < 3 * kInterval; ++step) training.run.Step();
+    for (int64_t step = 0; step < 3 * kPruningInterval; ++step) training.run.Step();
     const auto before = training.State();
     const auto masks = training.Masks();
     const int64_t updates = training.run.trainer->counters().updates;
@@ -201,14 +178,14 @@ TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
       std::copy(values.begin(), values.end(), parameters.value(i).As<float>());
     }
     WEFT_CHECK(dense.model->Pack(dense.context).ok(), "pack");
-    const Batch batch = *training.tokens.Get(3 * kInterval, 0, kBatch);
+    const Batch batch = *training.tokens.Get(3 * kPruningInterval, 0, kPrunedBatch);
     dense.Differentiate(batch);
 
     const StepReport report = training.run.Step();
     EXPECT_EQ(training.run.trainer->counters().updates, updates) << "the update is left out";
     EXPECT_EQ(training.run.trainer->counters().skipped_steps, 0);
     EXPECT_FALSE(report.skipped);
-    const double rate = DropRate(job.train.pruning, 3 * kInterval, job.train.steps);
+    const double rate = DropRate(job.train.pruning, 3 * kPruningInterval, job.train.steps);
     const auto after = training.State();
     int64_t all_grown = 0, all_kept = 0;
     for (const auto& [name, mask] : training.Masks()) {
@@ -266,8 +243,8 @@ TEST(PruningTest, AnExchangeChangesNothingButWhereWeightsAre) {
 }
 
 TEST(PruningTest, AStepThatIsNotFiniteExchangesNothing) {
-  PrunedTraining training(PrunedJob(Spec("rigl")));
-  for (int64_t step = 0; step < kInterval; ++step) training.run.Step();
+  PrunedTraining training(PrunedJob(PruningBy("rigl")));
+  for (int64_t step = 0; step < kPruningInterval; ++step) training.run.Step();
   const auto masks = training.Masks();
   ASSERT_TRUE(SetFailpoints("trainer.loss=error").ok());
   EXPECT_TRUE(training.run.Step().skipped);
@@ -277,7 +254,7 @@ TEST(PruningTest, AStepThatIsNotFiniteExchangesNothing) {
 }
 
 TEST(PruningTest, ChosenLayersAlone) {
-  PruningSpec spec = Spec("magnitude");
+  PruningSpec spec = PruningBy("magnitude");
   spec.layers = {"*.h.1.attn.*", "*.mlp.c_fc.weight"};
   JobSpec job = PrunedJob(spec);
   job.model.freeze = {"*.h.0.mlp.*"};
@@ -302,7 +279,7 @@ TEST(PruningTest, ChosenLayersAlone) {
 TEST(PruningTest, AnEvaluationChangesNothing) {
   for (const char* optimizer : {"adamw", "muon", "schedule_free_adamw"}) {
     SCOPED_TRACE(optimizer);
-    JobSpec job = PrunedJob(Spec("rigl"));
+    JobSpec job = PrunedJob(PruningBy("rigl"));
     job.optimizer.name = optimizer;
     if (optimizer == std::string("schedule_free_adamw")) job.schedule.kind = "constant";
     PrunedTraining plain(job), evaluated(job);
@@ -317,7 +294,7 @@ TEST(PruningTest, AnEvaluationChangesNothing) {
 
 /// Trainings of ten steps.
 JobSpec TicketJob(double density, int64_t rounds, int64_t rewind_step) {
-  PruningSpec spec = Spec("lottery_ticket", density, "global");
+  PruningSpec spec = PruningBy("lottery_ticket", density, "global");
   spec.rounds = rounds;
   spec.rewind_step = rewind_step;
   JobSpec job = PrunedJob(spec);
@@ -445,7 +422,7 @@ TEST(PruningTest, ARestoredStateGoesOnBitForBit) {
     for (const char* precision : {"fp32", "bf16"}) {
       for (const int64_t stop : {0, 1, 2, 3}) {  // also before weights are chosen
         SCOPED_TRACE(std::string(method) + " " + precision + " " + std::to_string(stop));
-        const JobSpec job = PrunedJob(Spec(method));
+        const JobSpec job = PrunedJob(PruningBy(method));
         PrunedTraining original(job, precision);
         for (int64_t i = 0; i < stop; ++i) original.run.Step();
         PrunedTraining copy(job, precision);
@@ -468,7 +445,7 @@ TEST(PruningTest, MasksAreInThePredictedMemory) {
     SCOPED_TRACE(method);
     const bool ticket = method == std::string("lottery_ticket");
     const bool all = method != std::string("rigl of some");
-    JobSpec job = ticket ? TicketJob(0.3, 1, 0) : PrunedJob(Spec("rigl"));
+    JobSpec job = ticket ? TicketJob(0.3, 1, 0) : PrunedJob(PruningBy("rigl"));
     if (!all) job.train.pruning.layers = {"*.h.1.mlp.*"};
     job.model.width = 128;
     RandomTokens tokens(job.model.vocab_size, job.model.context);
@@ -487,7 +464,7 @@ TEST(PruningTest, MasksAreInThePredictedMemory) {
 
 // The engine counts what it reads and writes.
 TEST(PruningTest, ThePlannerCountsTheMaskingOfGradients) {
-  JobSpec job = PrunedJob(Spec("snip"));
+  JobSpec job = PrunedJob(PruningBy("snip"));
   PrunedTraining training(job);
   training.run.Step();
   Profiler profiler;
@@ -498,78 +475,6 @@ TEST(PruningTest, ThePlannerCountsTheMaskingOfGradients) {
   EXPECT_EQ(profiler.entries().at("mask gradients").bytes, 4 * work.f32_numbers);
   job.train.pruning = {};
   EXPECT_EQ(StepWorkOf(ShapeOf(job), job.train).f32_numbers, 0);
-}
-
-TEST(PruningTest, MeshesTrainAsOneRankDoes) {
-  struct Mesh {
-    std::string name;
-    bool whole_network;  ///< Each rank has all of it.
-    void (*change)(MeshCase& c);
-  };
-  const std::vector<Mesh> meshes = {
-      {"data 2", true, [](MeshCase& c) { c.plan.mesh.data = 2; }},
-      {"data 4, recomputed", true,
-       [](MeshCase& c) {
-         c.plan.mesh.data = 4;
-         c.plan.bucket_bytes = 2048;
-         c.plan.block_memory_policy = std::vector<std::string>(c.job.model.layers, "recompute");
-       }},
-      {"ring 2", true,
-       [](MeshCase& c) {
-         c.job.resources.context_method = "ring";
-         c.plan.mesh.context = 2;
-       }},
-      {"pipeline 2", false,
-       [](MeshCase& c) {
-         c.plan.mesh.pipeline = 2;
-         c.plan.stage_blocks = {1, 1};
-       }},
-      {"zero bubble 2 x data 2", false,
-       [](MeshCase& c) {
-         c.plan.mesh.data = c.plan.mesh.pipeline = 2;
-         c.plan.pipeline_schedule = "zero_bubble";
-         c.plan.stage_blocks = {1, 1};
-       }},
-      {"expert 2", false,
-       [](MeshCase& c) {
-         c.job.model.family = "llama";
-         c.job.model.experts = 4;
-         c.job.model.router_aux_loss = 0;
-         c.plan.mesh.expert = 2;
-       }},
-  };
-  struct RunConfig {
-    std::string method, distribution;
-    bool whole_network;  ///< Needed.
-  };
-  const std::vector<RunConfig> ways = {
-      {"rigl", "erk", false},      {"set", "uniform", false},
-      {"magnitude", "erk", false}, {"snip", "uniform", false},
-      {"snip", "global", true},    {"grasp", "uniform", false},
-      {"synflow", "global", true}, {"lottery_ticket", "uniform", false}};
-  for (const Mesh& mesh : meshes) {
-    for (const RunConfig& way : ways) {
-      if (way.whole_network && !mesh.whole_network) continue;
-      SCOPED_TRACE(mesh.name + ", " + way.method + " " + way.distribution);
-      MeshCase c{PrunedJob(Spec(way.method, 0.3, way.distribution)), TinyPlan("fp32", 2, 1)};
-      c.job.train.steps = 6;
-      if (way.method == "lottery_ticket") c.job.train.pruning.rounds = 1;
-      mesh.change(c);
-      c.plan.accumulation_steps =
-          kBatch / c.plan.micro_batch / c.plan.mesh.data / c.plan.mesh.expert;
-      const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
-      const MeshOutcome whole = TrainOnMesh(c.Whole())[0];
-      // Scores of GraSP are differences of gradients: where these add up in another order some
-      // weights at the threshold change places, which is a whole step of a mask.
-      const double share = way.method == "grasp" ? 101 : 1;
-      ExpectFollows(ranks, whole, share * 1e-5, share * 1e-4);
-      for (const MeshOutcome& rank : ranks) {
-        for (size_t step = 0; step < whole.reports.size(); ++step) {
-          EXPECT_EQ(rank.reports[step].technique_metrics, whole.reports[step].technique_metrics);
-        }
-      }
-    }
-  }
 }
 
 }  // namespace
