@@ -67,6 +67,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.step_product_seconds += times * part.step_product_seconds;
   sum.step_f32_numbers += times * part.step_f32_numbers;
   sum.step_parameter_numbers += times * part.step_parameter_numbers;
+  sum.gathered_list_seconds += times * part.gathered_list_seconds;
 }
 
 /// Weights that come in the passes of a stage of this many blocks. The backward pass waits for its
