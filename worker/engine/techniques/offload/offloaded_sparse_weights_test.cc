@@ -42,6 +42,7 @@ TEST(OffloadedSparseWeights, HaveThemWithMomentsInAFileAndUnitsThatAreUpdatedOnT
     SCOPED_TRACE(method);
     JobSpec job = SparseJob(method);
     job.model.family = "llama";
+    job.model.mlp_width = 48;
     Plan plan = TinyPlan("fp32", 2, 2);
     plan.offload_optimizer = "nvme";
     ExpectSame(job, plan, 6);

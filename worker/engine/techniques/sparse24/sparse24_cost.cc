@@ -322,12 +322,13 @@ class Sparse24Cost : public TechniqueCost {
     return copies * kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
   }
 
-  // Searches for masks are of weights as they are held.
+  // Searches for masks are of weights as they are held. One that comes once is before the first
+  // pass, when there are no packed weights yet.
   double TrainedPasses(const ModelSpec&, const TrainSpec& train) const override {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return 0;
     const int64_t interval = StepsOfMasks(spec);
-    return 1 / static_cast<double>(interval > 0 ? interval : std::max<int64_t>(train.steps, 1));
+    return interval > 0 ? 1 / static_cast<double>(interval) : 0;
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
