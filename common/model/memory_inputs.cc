@@ -84,7 +84,7 @@ MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMa
     const DType gathered =
         GatheredMatrices(inputs.precision->products, inputs.micro_batch_tree, inputs.OnCuda());
     inputs.sharded = ShardParameters(model, *inputs.precision, gathered, inputs.ShardGroupSize(),
-                                     tensor, rows, experts);
+                                     tensor, rows, experts, planned.train);
   }
   const auto blocks_that = [&](const char* policy) {
     return std::count(plan.block_memory_policy.begin(), plan.block_memory_policy.end(), policy);

@@ -333,8 +333,11 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 }
 
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
-  // What comes up is in the arena.
-  if (inputs.offload_optimizer) return KernelScratch(inputs);
+  // What comes up is in the arena, except what kernels make of it.
+  if (inputs.offload_optimizer) {
+    const bool made = inputs.technique_products.brings_weights;
+    return KernelScratch(inputs) + (made ? TechniqueOperandBytes(inputs) : 0);
+  }
   if (inputs.format() == nullptr) {
     return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + KernelScratch(inputs);
   }

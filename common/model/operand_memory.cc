@@ -7,6 +7,7 @@
 
 #include "common/model/model_counts.h"
 #include "common/model/technique_cost.h"
+#include "common/number.h"
 
 namespace weft {
 namespace {
@@ -200,6 +201,35 @@ bool StoresFrozenAsRead(const MemoryInputs& inputs) {
   return FrozenMatrixType(inputs.shape.spec, *inputs.precision) == inputs.precision->products;
 }
 
+/// Weights that a technique multiplies by in a form of its own.
+int64_t TechniqueWeights(const MemoryInputs& inputs) {
+  const ModelShape& shape = inputs.shape;
+  const ModelSpec& model = shape.spec;
+  const int64_t mlp = model.experts > 0 ? 0 : (MlpInputs(model) + 1) * MlpWidth(model);
+  const int64_t attention =
+      inputs.technique_products.attention ? 2 * (QueryWidth(model) + KvWidth(model)) : 0;
+  return DistinctBlocks(model) * model.width * (mlp + attention) / shape.tensor;
+}
+
+/// Those of them that are there in that form at a time: ranks that gather weights have one block's.
+int64_t WeightsMade(const MemoryInputs& inputs) {
+  const int64_t weights = TechniqueWeights(inputs);
+  if (!inputs.SharesParameters()) return weights;
+  return weights / std::max<int64_t>(DistinctBlocks(inputs.shape.spec), 1);
+}
+
+/// Bytes of offloaded matrices that products read as they are stored in addition to packed copies,
+/// as a processor has them: of OperandBytes().
+int64_t StoredOperandBytes(const MemoryInputs& inputs) {
+  if (inputs.OnCuda()) return 0;
+  const ModelShape& shape = inputs.shape;
+  const StreamedUnit kept = KeptOnDevice(inputs);
+  const int64_t tiles =
+      inputs.products == ProductKind::kTiles ? shape.packed_in_tiles - kept.in_tiles : 0;
+  const int64_t stored = shape.packed - kept.matrices - tiles;
+  return ElementBytes(inputs.precision->matrices) * std::max<int64_t>(stored, 0);
+}
+
 }  // namespace
 
 int64_t DenseCopies(const MemoryInputs& inputs) {
@@ -210,23 +240,26 @@ int64_t DenseCopies(const MemoryInputs& inputs) {
   return dense - std::max<int64_t>(shape.only_multiplied - (shape.packed - dense), 0);
 }
 
+int64_t TechniqueOperandBytes(const MemoryInputs& inputs) {
+  const TechniqueProducts& products = inputs.technique_products;
+  if (products.dense_share >= 1) return 0;
+  return static_cast<int64_t>(D(WeightsMade(inputs)) * products.operand_bytes);
+}
+
 int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
   const TechniqueProducts& products = inputs.technique_products;
   if (!products.any()) return 0;
   const ModelShape& shape = inputs.shape;
-  const ModelSpec& model = shape.spec;
-  const int64_t mlp = model.experts > 0 ? 0 : (MlpInputs(model) + 1) * MlpWidth(model);
-  const int64_t attention = products.attention ? 2 * (QueryWidth(model) + KvWidth(model)) : 0;
-  const int64_t weights = DistinctBlocks(model) * model.width * (mlp + attention) / shape.tensor;
+  const bool own = products.dense_share < 1;
   // Dense copies of them, of all packed numbers alike.
-  const double dense = shape.packed == 0 ? 0
-                                         : static_cast<double>(PackedBytes(inputs)) /
-                                               static_cast<double>(shape.packed);
+  const int64_t packed = inputs.SharesParameters() ? inputs.sharded.packed : shape.packed;
+  const bool comes_up = products.brings_weights && inputs.offload_optimizer;
+  const int64_t copies = PackedBytes(inputs) + (comes_up ? StoredOperandBytes(inputs) : 0);
+  const double dense = packed == 0 ? 0 : D(copies) / D(packed);
   const double instead = products.operand_bytes - dense;
   const double more = products.dense_share > 0 ? std::max(instead, 0.0) : instead;
-  const bool own = products.dense_share < 1;
-  return static_cast<int64_t>(static_cast<double>(weights) *
-                              (products.state_bytes + (own ? more : 0)));
+  return static_cast<int64_t>(D(TechniqueWeights(inputs)) * products.state_bytes +
+                              (own ? D(WeightsMade(inputs)) * more : 0));
 }
 
 int64_t DequantizedBytes(const MemoryInputs& inputs) {

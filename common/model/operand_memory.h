@@ -15,8 +15,13 @@ int64_t FormatStateBytes(const MemoryInputs& inputs);
 /// none that are stored as products read them.
 int64_t DenseCopies(const MemoryInputs& inputs);
 
+/// Bytes of the weights of MLPs in the form in which a technique multiplies by them, of those that
+/// are there at a time.
+int64_t TechniqueOperandBytes(const MemoryInputs& inputs);
+
 /// Bytes by which a technique that multiplies by the weights of MLPs in a form of its own keeps
-/// more than dense products: of the dense steps or the others, which need more.
+/// more than dense products: of the dense steps or the others, which need more. Ranks that gather
+/// weights have them in that form for one block at a time.
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
 /// Bytes of what the weights of one block become, where they are quantised, while the block

@@ -1,6 +1,7 @@
 #include "common/model/sharded_parameters.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -25,11 +26,12 @@ struct FlatParameters::Sharing {
 };
 
 FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision,
-                               DType gathered, int64_t tensor, int64_t rows, int64_t expert_ranks)
+                               DType gathered, int64_t tensor, int64_t rows, int64_t expert_ranks,
+                               const TrainSpec& train)
     : gathered_(gathered),
       expert_ranks_(expert_ranks),
       last_(DistinctBlocks(model) + 1),
-      trained_passes_(TrainedPasses(model)) {
+      trained_passes_(TrainedPasses(model, train)) {
   of_unit_.resize(static_cast<size_t>(last_ + 1));
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool, bool>, size_t> found;
@@ -221,7 +223,7 @@ void FlatParameters::Gather(const Sharing& sharing, ShardedParameters& result) c
 
 // After the passes of a step: as it is held, a unit and the next one at a time.
 void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& result) const {
-  int64_t before = 0;
+  int64_t before = 0, gathers = 0, expert_gathers = 0;
   for (int64_t unit = 0; trained_passes_ > 0 && unit <= last_; ++unit) {
     int64_t whole = 0;
     for (const size_t index : of_unit_[static_cast<size_t>(unit)]) {
@@ -229,13 +231,18 @@ void FlatParameters::GatherTrained(const Sharing& sharing, ShardedParameters& re
       if (!flat.trained || flat.first_unit != unit || sharing.ranks[index] == 1) continue;
       const int64_t bytes = sharing.elements[index] * Held(flat);
       ShardedTraffic& traffic = flat.of_experts ? result.experts : result;
-      traffic.after_payload += trained_passes_ * bytes;
-      traffic.after_gathers += trained_passes_;
+      traffic.after_payload += std::llround(trained_passes_ * static_cast<double>(bytes));
+      ++(flat.of_experts ? expert_gathers : gathers);
       whole += bytes;
     }
     result.gathered = std::max(result.gathered, before + whole);
     before = whole;
   }
+  const auto in_a_step = [this](int64_t count) {
+    return static_cast<int64_t>(std::ceil(trained_passes_ * static_cast<double>(count)));
+  };
+  result.after_gathers += in_a_step(gathers);
+  result.experts.after_gathers += in_a_step(expert_gathers);
 }
 
 // Once a step, as it is held; it stays.
@@ -304,8 +311,8 @@ void FlatParameters::CutFiles(const Sharing& sharing, ShardedParameters& result)
 
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
                                   DType gathered, int64_t ranks, int64_t tensor, int64_t rows,
-                                  int64_t expert_ranks) {
-  return FlatParameters(model, precision, gathered, tensor, rows, expert_ranks).Among(ranks);
+                                  int64_t expert_ranks, const TrainSpec& train) {
+  return FlatParameters(model, precision, gathered, tensor, rows, expert_ranks, train).Among(ranks);
 }
 
 }  // namespace weft

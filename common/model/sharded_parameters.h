@@ -7,6 +7,7 @@
 #include "common/model/precision.h"
 #include "common/model/streamed_units.h"
 #include "common/spec/model_spec.h"
+#include "common/spec/train_spec.h"
 
 namespace weft {
 
@@ -58,9 +59,10 @@ class FlatParameters {
   /// `model` with vocab_size resolved; for one of `tensor` tensor-parallel ranks, in a grid of
   /// `rows`, or one of `expert_ranks` expert-parallel ranks. `gathered` is the type in which
   /// matrices are gathered where that is smaller than the one they are stored in
-  /// (GatheredMatrices).
+  /// (GatheredMatrices). `train`: what techniques read of it (TrainedPasses).
   FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision, DType gathered,
-                 int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1);
+                 int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1,
+                 const TrainSpec& train = {});
 
   /// Each of the `ranks` has its part.
   ShardedParameters Among(int64_t ranks) const;
@@ -105,8 +107,8 @@ class FlatParameters {
 
   const DType gathered_;
   const int64_t expert_ranks_;
-  const int64_t last_;            ///< Unit: the head.
-  const int64_t trained_passes_;  ///< TrainedPasses()
+  const int64_t last_;           ///< Unit: the head.
+  const double trained_passes_;  ///< TrainedPasses()
   std::vector<FlatParameter> flat_parameters_;
   std::vector<std::vector<size_t>> of_unit_;  ///< Flat parameters by unit.
   int64_t first_differentiated_ = INT64_MAX;
@@ -126,6 +128,7 @@ inline DType GatheredMatrices(DType products, bool mesh_deterministic, bool on_d
 /// FlatParameters::Among().
 ShardedParameters ShardParameters(const ModelSpec& model, const PrecisionRecipe& precision,
                                   DType gathered, int64_t ranks, int64_t tensor = 1,
-                                  int64_t rows = 1, int64_t expert_ranks = 1);
+                                  int64_t rows = 1, int64_t expert_ranks = 1,
+                                  const TrainSpec& train = {});
 
 }  // namespace weft

@@ -245,9 +245,11 @@ bool ChangesBranches(const ModelSpec& model) {
              [&](const TechniqueCost* technique) { return technique->ChangesBranches(model); });
 }
 
-int64_t TrainedPasses(const ModelSpec& model) {
-  int64_t passes = 0;
-  for (const TechniqueCost* technique : TechniqueCosts()) passes += technique->TrainedPasses(model);
+double TrainedPasses(const ModelSpec& model, const TrainSpec& train) {
+  double passes = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    passes += technique->TrainedPasses(model, train);
+  }
   return passes;
 }
 

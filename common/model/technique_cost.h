@@ -300,9 +300,10 @@ class TechniqueCost {
   /// Whether the model's head keeps a copy of a chunk of its own logits before others are added.
   virtual bool KeepsOwnLogits(const TrainSpec&) const { return false; }
 
-  /// How often it goes through all that is trained after the passes of a step: ranks with sharded
-  /// parameters bring it for that (Pass::kTrained of worker/engine/nn/parameter_prefetcher.h).
-  virtual int64_t TrainedPasses(const ModelSpec&) const { return 0; }
+  /// How often it goes through all that is trained after the passes of a step, in the mean over the
+  /// steps: ranks with sharded parameters bring it for that (Pass::kTrained of
+  /// worker/engine/nn/parameter_prefetcher.h).
+  virtual double TrainedPasses(const ModelSpec&, const TrainSpec&) const { return 0; }
 
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
@@ -363,7 +364,7 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 /// The same of the whole network that `shape` is of.
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
-int64_t TrainedPasses(const ModelSpec& model);
+double TrainedPasses(const ModelSpec& model, const TrainSpec& train);
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train);
 /// Points into `train`.
 std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train);

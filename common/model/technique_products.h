@@ -12,10 +12,16 @@ namespace weft {
 /// How a technique multiplies by the weights of MLPs, or of all of a block, where it does so in a
 /// form of its own (WeightProducts of the engine). Not by those of experts.
 struct TechniqueProducts {
-  double state_bytes = 0;       ///< Of each weight, in every step.
-  double operand_bytes = 0;     ///< Of each weight: what its products read instead of dense copies.
-  double dense_share = 1;       ///< Of the steps, those whose products are dense after all.
+  double state_bytes = 0;    ///< Of each weight, in every step.
+  double operand_bytes = 0;  ///< Of each weight: what its products read instead of dense copies.
+  double dense_share = 1;    ///< Of the steps, those whose products are dense after all.
+  /// FLOPs of a product in f32 that take as long as listing what counts of a weight: in each pass
+  /// for which ranks gather weights. Else it is listed when that changes.
+  double gathered_flops = 0;
   bool copies_weights = false;  ///< Packing makes an f32 copy of each.
+  /// Where the optimizer is offloaded all weights come up after the update, before the next pass. A
+  /// CUDA device then has an f32 copy of those of one layer at a time.
+  bool brings_weights = false;
   bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
   bool fuses_gates = false;         ///< No step stores the gradient of a gated activation's result.
   bool attention = false;           ///< Those of attention, too.

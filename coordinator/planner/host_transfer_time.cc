@@ -70,7 +70,7 @@ double StateTransferSeconds(const StepInputs& inputs, const PassCost& pass,
   const double forward = pass.gemm_seconds - pass.backward_gemm_seconds - of_last;
   const double overlapped = forward + (inputs.shard_ranks > 1 ? 0 : optimizer_seconds);
   const double weights = D(inputs.uploaded_weight_bytes) / link;
-  const double up = std::max(0.0, weights - overlapped);
+  const double up = inputs.uploads_at_once ? weights : std::max(0.0, weights - overlapped);
   const double after_outer = inputs.local_steps > 1 ? weights / D(inputs.local_steps) : 0;
   return down + sums + up + after_outer;
 }

@@ -151,6 +151,18 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
+/// PassCost::gathered_list_seconds: TechniqueProducts::gathered_flops of all weights of MLPs.
+double SecondsOfLists(const ModelShape& shape, const TechniqueProducts& techniques,
+                      const StepRates& rates, int64_t threads) {
+  if (techniques.gathered_flops == 0) return 0;
+  constexpr int64_t kLarge = 1024;
+  const ModelSpec& model = shape.spec;
+  const double weights =
+      D(model.layers * model.width * (MlpInputs(model) + 1) * MlpWidth(model)) / D(shape.tensor);
+  return (1 - techniques.dense_share) * weights * techniques.gathered_flops /
+         rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads);
+}
+
 double ProductSeconds(const StepWork& work, const StepRates& rates, int64_t threads) {
   double seconds = 0;
   for (const Gemm& gemm : work.products) {
@@ -240,6 +252,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.memory_bytes += whole.memory_bytes / 3;
   }
   AddStepWork(shape, train, rates, threads, cost);
+  cost.gathered_list_seconds = SecondsOfLists(shape, techniques, rates, threads);
   return cost;
 }
 
@@ -251,6 +264,7 @@ PassCost SlowedBy(PassCost pass, double times) {
   pass.attention_product_seconds *= times;
   pass.step_product_seconds *= times;
   pass.merge_product_seconds *= times;
+  pass.gathered_list_seconds *= times;
   return pass;
 }
 

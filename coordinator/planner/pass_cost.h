@@ -33,6 +33,7 @@ struct PassCost {
   double merge_product_seconds = 0;   ///< The same of merging weights once (MergeWorkOf).
   double merge_f32_numbers = 0;
   double merge_parameter_numbers = 0;
+  double gathered_list_seconds = 0;  ///< To list what counts of gathered weights, once.
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
   double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.

@@ -70,6 +70,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.ranked.gradients += times * part.ranked.gradients;
   sum.ranked.values += times * part.ranked.values;
   sum.ranked.matrices += times * part.ranked.matrices;
+  sum.gathered_list_seconds += times * part.gathered_list_seconds;
 }
 
 /// Weights that come in the passes of a stage of this many blocks. The backward pass waits for its

@@ -79,7 +79,7 @@ const ShardedParameters& RankShare::Sharded(int64_t zero_stage, int64_t shard_ra
     const DType gathered = GatheredMatrices(precision_.products, IsMeshDeterministic(job_.train),
                                             workers_.on_devices());
     flat_parameters_.emplace(shape().spec, precision_, gathered, shape().tensor,
-                             shape().tensor_rows, shape().expert_ranks);
+                             shape().tensor_rows, shape().expert_ranks, job_.train);
   }
   const auto [known, added] = sharded_.try_emplace(shard_ranks);
   if (added) known->second = flat_parameters_->Among(shard_ranks);

@@ -148,7 +148,7 @@ TimeBreakdown PredictStepOfRound(const StepInputs& inputs, const PassCost& alone
           bandwidth;
   if (inputs.SharesParameters()) {
     const double merges = (2 + pass.scoring_passes) * passes;
-    time.gemm_seconds += merges * pass.merge_product_seconds;
+    time.gemm_seconds += merges * (pass.merge_product_seconds + pass.gathered_list_seconds);
     time.memory_bound_seconds += merges * MergeBytes(inputs, pass) / bandwidth;
   }
   const UploadedOperandSeconds uploaded = SecondsOfUploadedOperands(inputs, copies, rates);

@@ -358,6 +358,51 @@ TEST(PredictStep, MergesWeightsOnceAnUpdateOrWheneverTheyHaveBeenGathered) {
               2 * 3 * bytes / rates->MemoryBytesPerSecond(inputs.place()), 1e-9);
 }
 
+TEST(PredictStep, ListsWhatCountsOfWeightsWheneverTheyHaveBeenGathered) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = 4;
+  const auto pass = [&](double flops, double dense_share) {
+    TechniqueProducts products;
+    products.dense_share = dense_share;
+    products.gathered_flops = flops;
+    return CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, *rates, 1, 1,
+                      products);
+  };
+  const auto seconds = [&](int64_t zero_stage, double flops, double dense_share) {
+    inputs.zero_stage = zero_stage;
+    return PredictStep(inputs, pass(flops, dense_share), *rates).gemm_seconds;
+  };
+  const ModelSpec& model = inputs.shape.spec;
+  const double weights = 2.0 * static_cast<double>(model.layers * model.width * MlpWidth(model));
+  const double once = weights * 100 / rates->GemmFlopsPerSecond(DType::kF32, 1024, 1024, 1024, 1);
+  EXPECT_EQ(seconds(2, 100, 0), seconds(2, 0, 0));
+  // In two passes of each of three micro-batches.
+  EXPECT_NEAR(seconds(3, 100, 0) - seconds(3, 0, 0), 2 * 3 * once, 1e-9);
+  EXPECT_NEAR(seconds(3, 100, 0.25) - seconds(3, 0, 0.25), 0.75 * 2 * 3 * once, 1e-9);
+}
+
+TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.offloads_optimizer = true;
+  inputs.host_link_bytes_per_second = 1'000'000'000;
+  const auto exposed = [&](int64_t bytes, bool at_once) {
+    inputs.uploaded_weight_bytes = bytes;
+    inputs.uploads_at_once = at_once;
+    return PredictStep(inputs, PassOf(inputs, *rates), *rates).exposed_communication_seconds;
+  };
+  EXPECT_NEAR(exposed(1'000'000, true) - exposed(0, true), 1e-3, 1e-9);
+  EXPECT_EQ(exposed(1'000'000, false), exposed(0, false)) << "the next forward pass takes longer";
+}
+
 TEST(PredictStep, AddsGradientsOfMicroBatchesInATreeWhereTheyAreKept) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);

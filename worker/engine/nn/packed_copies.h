@@ -32,6 +32,9 @@ class PackedCopies {
     if (copy.weight != nullptr) spare_.push_back(std::move(copy));
   }
 
+  /// Frees those that are unused.
+  void Clear() { spare_.clear(); }
+
  private:
   std::vector<PackedCopy> spare_;
 };

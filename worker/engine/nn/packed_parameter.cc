@@ -1,5 +1,7 @@
 #include "worker/engine/nn/packed_parameter.h"
 
+#include <utility>
+
 #include "worker/engine/tensor/host_memory_pool.h"
 
 namespace weft::engine {
@@ -27,10 +29,18 @@ PackedParameter::PackedParameter(ParameterSet* parameters, int64_t index, DType 
 
 Status PackedParameter::Pack(Context& context, Repack what) {
   const ParameterSet& parameters = *copies_->parameters;
+  copies_->unused = false;
   if (parameters.values_sharded() || parameters.streamed()) return OkStatus();
   if (parameters[copies_->index].quantized_words > 0) return OkStatus();
   if (copies_->made && what == Repack::kTrained && !copies_->trained()) return OkStatus();
   return copies_->Make(context);
+}
+
+void PackedParameter::Release() {
+  copies_->packed = {};
+  copies_->stored = {};
+  copies_->made = false;
+  if (!std::exchange(copies_->unused, true)) copies_->spare->Clear();
 }
 
 TensorView PackedParameter::Copies::Master() const {
@@ -40,6 +50,7 @@ TensorView PackedParameter::Copies::Master() const {
 
 // The packed copy alone is on the device, or the matrix that products read.
 Status PackedParameter::Copies::Reserve(Context& context) {
+  if (unused) return OkStatus();
   const TensorView master = Master();
   WEFT_ASSIGN_OR_RETURN(packed, spare->Take(context, master.shape[0], master.shape[1], compute));
   if (!HasMasterOnHost(*parameters, index)) return OkStatus();
@@ -57,6 +68,7 @@ Status PackedParameter::Copies::Reserve(Context& context) {
 }
 
 Status PackedParameter::Copies::Make(Context& context) {
+  if (unused) return OkStatus();
   const TensorView master = Master();
   made = true;
   if (packed.weight == nullptr) WEFT_RETURN_IF_ERROR(Reserve(context));

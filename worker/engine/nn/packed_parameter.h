@@ -33,11 +33,8 @@ class PackedParameter {
   /// are streamed, or quantised, their prefetcher does that.
   Status Pack(Context& context, Repack what);
 
-  /// Frees the copy, until the next Pack.
-  void Release() {
-    copies_->packed = {};
-    copies_->made = false;
-  }
+  /// Frees the copy, and what unused ones there are, until the next Pack; nobody makes it before.
+  void Release();
 
   int64_t index() const { return copies_->index; }
   /// After Pack.
@@ -55,8 +52,9 @@ class PackedParameter {
     DType compute = DType::kF32;
     PackedCopies* spare = nullptr;
     PackedCopy packed;
-    bool made = false;  ///< Once at least, since it was released.
-    Tensor stored;      ///< On the device, of an offloaded matrix, what products read.
+    bool made = false;    ///< Once at least, since it was released.
+    bool unused = false;  ///< Released.
+    Tensor stored;        ///< On the device, of an offloaded matrix, what products read.
 
     TensorView Master() const;
     bool trained() const override { return parameters->AnyTrainable(index, count); }

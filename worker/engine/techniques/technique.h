@@ -257,9 +257,9 @@ class Technique {
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }
-  /// Whether OnUpdated changes what is trained, or packing makes weights of it together with what
-  /// is frozen. Where the optimizer is offloaded, all that is trained then comes to the device
-  /// after OnUpdated, not unit by unit while the next pass computes.
+  /// Whether OnUpdated changes what is trained, BeforeForward reads it, or packing makes weights of
+  /// it together with what is frozen. Where the optimizer is offloaded, all that is trained then
+  /// comes to the device after OnUpdated, not unit by unit while the next pass computes.
   virtual bool NeedsWholeUpdates() const { return false; }
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }

@@ -56,8 +56,11 @@ void DeviceWeights::StartUploads() {
   updated_ = comes_at_once_;
 }
 
-Status DeviceWeights::BringUpdated() {
-  return updated_ ? Renew() : OkStatus();
+Status DeviceWeights::BringUpdated(int64_t next_step) {
+  if (!comes_at_once_) return OkStatus();
+  if (!techniques_->WeightsDependOnStep()) return updated_ ? Renew() : OkStatus();
+  if (updated_) Changed(Repack::kTrained);
+  return Prepare(next_step);
 }
 
 Status DeviceWeights::Renew() {

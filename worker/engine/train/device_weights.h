@@ -36,8 +36,9 @@ class DeviceWeights {
   /// pass asks for them.
   void StartUploads();
   /// Brings all that such an update has changed, where techniques want it whole
-  /// (Technique::NeedsWholeUpdates). It has ended, and techniques have seen it.
-  Status BringUpdated();
+  /// (Technique::NeedsWholeUpdates), and prepares `next_step` where that matters. The update has
+  /// ended, and techniques have seen it, or none was made.
+  Status BringUpdated(int64_t next_step);
   /// An update that nothing waited for has ended: what it has changed comes likewise, or all at
   /// once where more than that has changed.
   Status Renew();

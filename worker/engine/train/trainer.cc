@@ -236,8 +236,8 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
                            .restarted = techniques_.Restarted(),
                            .gradients = parts_.model->parameters().gradients().As<float>()};
   WEFT_RETURN_IF_ERROR(techniques_.BeforeUpdate(
-      state, {.learning_rate = context.Number(static_cast<float>(report.learning_rate),
-                                              &StepNumbers::learning_rate),
+      state, {.learning_rate = state.Number(static_cast<float>(report.learning_rate),
+                                            &StepNumbers::learning_rate),
               .gate = update.gate,
               .loss_scale = report.loss_scale,
               .targets = report.targets,
@@ -268,7 +268,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   report.spike = JudgeStep(job_.train.guard, counters_.recent_losses, report.loss,
                            report.non_finite_gradients == 0) == StepVerdict::kSpike;
   UpdateLossScale(report);
-  if (report.skipped) return OkStatus();
+  if (report.skipped) return weights_.BringUpdated(counters_.step + 1);
   RememberLoss(job_.train.guard, report.loss, counters_.recent_losses);
   if (MeasuresGroups()) {
     WEFT_RETURN_IF_ERROR(totals_.SumGroups(report.seconds));
@@ -284,7 +284,7 @@ Status Trainer::FinishUpdate(StepReport& report) {
   if (rounds_ != nullptr) rounds_->OnUpdated();
   updaters_.OnApplied();
   WEFT_RETURN_IF_ERROR(techniques_.OnUpdated(counters_.updates));
-  return weights_.BringUpdated();
+  return weights_.BringUpdated(counters_.step + 1);
 }
 
 // Every rank sees the same gradients, hence the same scale.

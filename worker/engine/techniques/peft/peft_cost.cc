@@ -404,8 +404,8 @@ class PeftCost : public TechniqueCost {
     if (IsAdaLora(shape.spec.peft)) AddAdaLoraWork(shape.spec, work);
   }
 
-  int64_t TrainedPasses(const ModelSpec& model) const override {
-    return IsAdaLora(model.peft) ? AdaLoraPasses(model.peft.adalora) : 0;
+  double TrainedPasses(const ModelSpec& model, const TrainSpec&) const override {
+    return IsAdaLora(model.peft) ? static_cast<double>(AdaLoraPasses(model.peft.adalora)) : 0;
   }
 
   int64_t MergedNumbers(const ModelSpec& model, int64_t block) const override {

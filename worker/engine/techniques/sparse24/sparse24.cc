@@ -17,6 +17,7 @@
 #include "worker/engine/techniques/sparse24/sparse24_products.h"
 #include "worker/engine/techniques/technique.h"
 #include "worker/engine/tensor/profiler.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -65,7 +66,8 @@ class Sparse24 : public Technique {
           updated.parts.empty() ? TrainedParts(*parts.parameters) : updated.parts;
       for (const ParameterPart& part : all) {
         const auto mask = masks.find(part.index);
-        if (mask != masks.end() && part.count() > 0) decayed_.push_back({part, mask->second});
+        if (mask == masks.end() || part.count() == 0) continue;
+        decayed_.push_back({part, mask->second, updated.in_host_memory_pool});
       }
     }
     return OkStatus();
@@ -74,7 +76,9 @@ class Sparse24 : public Technique {
   std::string_view WhyNoGraphs() const override { return "masks are searched in some steps alone"; }
 
   // Masks are searched, and the sparse phase ends, at steps.
-  bool WeightsDependOnStep() const override { return true; }
+  bool WeightsDependOnStep() const override { return has_sparse_weights(); }
+  // Masks of a step are those of what the update before it has made of whole weights.
+  bool NeedsWholeUpdates() const override { return has_sparse_weights(); }
 
   ScheduledStep Scheduled(ScheduledStep place) const override { return search_.Scheduled(place); }
 
@@ -85,6 +89,7 @@ class Sparse24 : public Technique {
   }
 
   Status BeforeForward(Context& context, std::optional<int64_t> step) override {
+    if (!has_sparse_weights()) return OkStatus();
     if (step) {
       factory_.SetSparse(IsSparse(*step));
       factory_.SetAdapters(*step >= first_adapter_step_);
@@ -120,30 +125,22 @@ class Sparse24 : public Technique {
     const SparsitySpec& spec = factory_.spec();
     const auto decay = static_cast<float>(search_.DecayOf(state.step));
     if (!IsSparse(state.step) || decay == 0) return OkStatus();
-    const bool of_gradients = spec.method == "masked_decay";
-    if (!of_gradients && !DecaysWeights(spec)) return OkStatus();
+    if (spec.method != "masked_decay" && !DecaysWeights(spec)) return OkStatus();
     ProfileScope scope(state.profiler, "2:4 decay");
+    const Stream& device = parts_.context->stream;
     for (const Decayed& each : decayed_) {
-      const TensorView weight = each.part.value.Flat(), gradient = each.part.gradient.Flat();
-      WEFT_RETURN_IF_ERROR(
-          of_gradients
-              ? kernels::MaskedDecay(state.stream, {.weight = weight,
-                                                    .gradient = gradient,
-                                                    .mask = each.mask,
-                                                    .first = each.part.first,
-                                                    .decay = decay,
-                                                    .gate = update.gate})
-              : kernels::MaskedWeightDecay(state.stream, {.weight = weight,
-                                                          .mask = each.mask,
-                                                          .first = each.part.first,
-                                                          .decay = decay,
-                                                          .learning_rate = update.learning_rate,
-                                                          .gate = update.gate}));
+      if (!each.on_host) {
+        WEFT_RETURN_IF_ERROR(Decay(each, device, each.mask, decay, update));
+        continue;
+      }
+      WEFT_ASSIGN_OR_RETURN(const HostCopy mask, HostCopy::Of(device, each.mask));
+      WEFT_RETURN_IF_ERROR(Decay(each, state.stream, mask.view(), decay, update));
     }
     return OkStatus();
   }
 
   Status OnStepEnd(const FinishedStep& step) override {
+    if (!has_sparse_weights()) factory_.SetSparse(IsSparse(step.step + 1));
     if (switch_) WEFT_RETURN_IF_ERROR(switch_->OnStepEnd(step));
     if (factory_.spec().decay_search_steps > 0) {
       step.metrics->emplace(kDecayMetric, search_.DecayOf(step.step));
@@ -187,6 +184,7 @@ class Sparse24 : public Technique {
 
   // Masks of a step are searched at the end of the one before, those of the first at its beginning.
   void OnRestored(int64_t steps) override {
+    factory_.SetSparse(IsSparse(steps));
     masked_ = IsMasked(steps);
     has_masks_ = steps > 0 && masked_;
     factory_.MasksChanged();
@@ -197,8 +195,32 @@ class Sparse24 : public Technique {
  private:
   struct Decayed {
     ParameterPart part;
-    TensorView mask;  ///< Of the whole parameter.
+    TensorView mask;       ///< Of the whole parameter, on the device.
+    bool on_host = false;  ///< The part, in the host memory pool.
   };
+
+  /// Of a part whose weights, gradients and `mask` are where `stream` works.
+  Status Decay(const Decayed& each, const Stream& stream, const TensorView& mask, float decay,
+               const PendingUpdate& update) const {
+    const TensorView weight = each.part.value.Flat(), gradient = each.part.gradient.Flat();
+    if (factory_.spec().method == "masked_decay") {
+      return kernels::MaskedDecay(stream, {.weight = weight,
+                                           .gradient = gradient,
+                                           .mask = mask,
+                                           .first = each.part.first,
+                                           .decay = decay,
+                                           .gate = update.gate});
+    }
+    return kernels::MaskedWeightDecay(stream, {.weight = weight,
+                                               .mask = mask,
+                                               .first = each.part.first,
+                                               .decay = decay,
+                                               .learning_rate = update.learning_rate,
+                                               .gate = update.gate});
+  }
+
+  /// Whether there are masks of weights, not of activations.
+  bool has_sparse_weights() const { return !PrunesActivations(factory_.spec()); }
 
   /// Whether masks are searched, though the products of the step may be dense.
   bool IsMasked(int64_t step) const { return !switch_ || switch_->Switched(step); }

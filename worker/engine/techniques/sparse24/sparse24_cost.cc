@@ -66,25 +66,35 @@ const Feature kSettings[] = {
     {.name = "2:4 sparsity of activations",
      .setting = "train.sparsity.method activations",
      .asked = [](const JobSpec& job) { return PrunesActivations(job.train.sparsity); },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }}};
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }},
+    {.name = "search for the decay of sparse weights",
+     .setting = "train.sparsity.decay_search_steps",
+     .asked = [](const JobSpec& job) { return job.train.sparsity.decay_search_steps > 0; },
+     .shown =
+         [](const JobSpec& job) {
+           return "train.sparsity.decay_search_steps " +
+                  std::to_string(job.train.sparsity.decay_search_steps);
+         }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
 const Feature& kSoftThreshold = kSettings[2];
 const Feature& kLazyAdapters = kSettings[3];
 const Feature& kKeptMoments = kSettings[4];
 const Feature& kPrunedActivations = kSettings[5];
+const Feature& kDecaySearch = kSettings[6];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
 constexpr std::string_view kWait = "adapters stay as they are until their steps begin";
-constexpr std::string_view kWholeWeights = "masks are searched in whole weights on the device";
 
 const Refusal kSparse24Refusals[] = {
     {&kSparse24, &OverParameterizationTechniqueCost().feature(),
      "masks would have to be those of weights that are made of factors", kOneOfTwo},
     {&kSparse24, &Fp8TechniqueCost().feature(), kOneProducts, "train.precision bf16"},
-    {&kSparse24, &kZeroParameters, kWholeWeights, "resources.zero_stage 2"},
-    {&kSparse24, &kOffloadOptimizer, kWholeWeights, "resources.offload_optimizer none"},
+    {&kSparse24, &kOffloadParameters, "weights would have to come packed under their masks",
+     "resources.offload_parameters none"},
+    {&kSparse24, &kDelayedUpdate, "masks would be searched in weights that are being updated",
+     "resources.delayed_update false"},
     {&kSparse24, &kTensorParallel2d, "masks would have to be searched in the parts of a grid",
      "resources.tensor_rows 1"},
     {&kSparse24, &kReplay, kPlainPasses, kOneOfTwo},
@@ -94,6 +104,12 @@ const Refusal kSparse24Refusals[] = {
     {&kSoftThreshold, &kTensorParallel,
      "the scale of a weight would have to be found over the parts of all ranks",
      "data or pipeline parallelism"},
+    {&kSoftThreshold, &kZeroParameters,
+     "thresholds would be of gathered weights, which are rounded to the type of products",
+     "resources.zero_stage 2"},
+    {&kDecaySearch, &kOffloadOptimizer,
+     "the first weights, to which the search goes back, are kept on the device",
+     "train.sparsity.decay, or resources.offload_optimizer none"},
     // By sequence.
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
@@ -106,6 +122,7 @@ const Refusal kSparse24Refusals[] = {
     {&kLazyAdapters, &kPipelineParallel, kAllBlocksHere, kNoAdapters},
     {&kLazyAdapters, &kZero, "adapters would have to be sharded with their weights",
      "resources.zero_stage 0"},
+    {&kLazyAdapters, &kOffloadOptimizer, kWait, "resources.offload_optimizer none"},
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kPhases, "adapters would have to grow with their weights", kOneOfTwo},
@@ -246,7 +263,7 @@ class Sparse24Cost : public TechniqueCost {
   TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
-    TechniqueProducts products{.state_bytes = 1.0 / 8};
+    TechniqueProducts products{.state_bytes = 1.0 / 8, .brings_weights = true};
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
@@ -257,6 +274,10 @@ class Sparse24Cost : public TechniqueCost {
       products.state_bytes *= 2;
       products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
     }
+    // Both lists go through the columns of four weights twice, in some 30 instructions each time.
+    // A CUDA device has no lists. Estimated, not measured.
+    constexpr double kFlopsOfLists = 400;
+    if (!on_cuda) products.gathered_flops = kFlopsOfLists * (HasBackwardMasks(spec) ? 2 : 1);
     products.dense_share = DenseShare(train);
     products.copies_weights = spec.method == "s_ste";
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
@@ -293,10 +314,21 @@ class Sparse24Cost : public TechniqueCost {
   }
 
   int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
-    if (!inputs.technique_products.copies_weights) return 0;
+    const TechniqueProducts& products = inputs.technique_products;
+    const bool brings = products.brings_weights && inputs.offload_optimizer && inputs.OnCuda();
+    const int64_t copies = (products.copies_weights ? 1 : 0) + (brings ? 1 : 0);
     constexpr int64_t kF32 = 4;
     const ModelSpec& model = inputs.shape.spec;
-    return kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
+    return copies * kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
+  }
+
+  // Searches for masks are of weights as they are held. One that comes once is before the first
+  // pass, when there are no packed weights yet.
+  double TrainedPasses(const ModelSpec&, const TrainSpec& train) const override {
+    const SparsitySpec& spec = train.sparsity;
+    if (spec.method == "none" || PrunesActivations(spec)) return 0;
+    const int64_t interval = StepsOfMasks(spec);
+    return interval > 0 ? 1 / static_cast<double>(interval) : 0;
   }
 
   std::vector<TechniqueMetric> Metrics() const override {

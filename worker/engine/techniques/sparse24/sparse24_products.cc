@@ -1,29 +1,21 @@
 #include "worker/engine/techniques/sparse24/sparse24_products.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "common/rng.h"
-#include "kernels/cpu/float_types.h"
 #include "kernels/linear/linear.h"
+#include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_decay/sparse24_decay.h"
-#include "kernels/sparse24_mask/sparse24_mask.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/sparse24/lazy_adapters.h"
-#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
 
 // Sides of the blocks of masks.
 constexpr int64_t kSide = 4;
-
-TensorView WeightOf(const LinearLayer& layer) {
-  return layer.parameters->stacked_value(layer.weight, layer.outputs);
-}
 
 // The first of the rows of a weight that are here.
 int64_t FirstRow(const Parameter& weight) {
@@ -32,184 +24,35 @@ int64_t FirstRow(const Parameter& weight) {
 
 }  // namespace
 
-Status Sparse24Layer::Choose() {
-  const ParameterSet& parameters = *layer_.parameters;
-  chosen_ = true;
-  for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
-    const Parameter& weight = parameters[i];
-    chosen_ = chosen_ && CanBeSparse24(weight);
-    if (!chosen_ || (weight.shape[0] % kSide == 0 && weight.shape[1] % kSide == 0)) continue;
-    return InvalidError("train.sparsity needs weights whose sides are multiples of 4, and " +
-                        weight.name + " is " + std::to_string(weight.shape[0]) + " x " +
-                        std::to_string(weight.shape[1]) +
-                        " on this rank; hint: resources.tensor_parallel, model.mlp_width");
-  }
-  return OkStatus();
-}
-
-Status Sparse24Layer::Allocate(Context& context, const SparsitySpec& spec) {
-  if (!chosen_) return OkStatus();
-  const Shape shape = WeightOf(layer_).shape;
-  WEFT_ASSIGN_OR_RETURN(mask_, Tensor::New(context, Component::kParameters, DType::kU16,
-                                           {shape[0] / kSide, shape[1] / kSide}));
-  WEFT_ASSIGN_OR_RETURN(
-      flips_, Tensor::New(context, Component::kParameters, DType::kI32, {shape[0] / kSide}));
-  if (HasBackwardMasks(spec)) {
-    WEFT_ASSIGN_OR_RETURN(backward_mask_,
-                          Tensor::New(context, Component::kParameters, DType::kU16, mask_.shape()));
-    WEFT_RETURN_IF_ERROR(Clear(context.stream, backward_mask_));
-  }
-  return Clear(context.stream, mask_);
-}
-
-Status Sparse24Layer::KeepAll(const Stream& stream) {
-  return FillOnHost(stream, mask_, [](const TensorView& mask) {
-    std::fill_n(mask.As<uint16_t>(), mask.shape.Elements(), uint16_t{0xffff});
-  });
-}
-
-Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec) {
-  const TensorView weight = WeightOf(layer_);
-  Changed();
-  if (spec.method == "s_ste" && scale_ == 0) WEFT_RETURN_IF_ERROR(FindScale(context));
-  if (!HasRowMasks(spec)) {
-    return kernels::TransposableMask(context.stream, {weight, mask_, flips_});
-  }
-  WEFT_RETURN_IF_ERROR(kernels::RowMask(context.stream, {weight, mask_, flips_}));
-  return backward_mask_ ? FindBackwardMask(context.stream) : OkStatus();
-}
-
-// Of what the mask keeps, the two largest magnitudes of each four in a column, of equals the first.
-Status Sparse24Layer::FindBackwardMask(const Stream& stream) {
-  const TensorView weight = WeightOf(layer_);
-  WEFT_ASSIGN_OR_RETURN(const HostCopy weights, HostCopy::Of(stream, weight));
-  WEFT_ASSIGN_OR_RETURN(const HostCopy masks, HostCopy::Of(stream, mask_));
-  const int64_t columns = weight.shape[1], blocks = columns / kSide;
-  const auto* mask = masks.view().As<uint16_t>();
-  const auto twice = [&](int64_t block, const auto& magnitude) {
-    uint16_t kept = 0;
-    for (int64_t c = 0; c < kSide; ++c) {
-      std::array<int64_t, kSide> rows = {0, 1, 2, 3};
-      const auto has = [&](int64_t r) { return (mask[block] >> (kSide * r + c) & 1) != 0; };
-      const auto end = std::stable_partition(rows.begin(), rows.end(), has);
-      std::stable_sort(rows.begin(), end,
-                       [&](int64_t a, int64_t b) { return magnitude(a, c) > magnitude(b, c); });
-      for (auto row = rows.begin(); row != end && row != rows.begin() + 2; ++row) {
-        kept = static_cast<uint16_t>(kept | 1 << (kSide * *row + c));
-      }
-    }
-    return kept;
-  };
-  return FillOnHost(stream, backward_mask_, [&](const TensorView& to) {
-    kernels::cpu::WithFloatType(weight.dtype, [&]<class T>() {
-      const T* w = weights.view().As<T>();
-      for (int64_t block = 0; block < mask_.shape().Elements(); ++block) {
-        const int64_t first = (block / blocks * columns + block % blocks) * kSide;
-        to.As<uint16_t>()[block] = twice(block, [&](int64_t r, int64_t c) {
-          return std::fabs(static_cast<float>(ToFloat(w[first + r * columns + c])));
-        });
-      }
-    });
-  });
-}
-
-// <W, s(W)> / <s(W), s(W)>
-Status Sparse24Layer::FindScale(Context& context) {
-  const TensorView weight = WeightOf(layer_);
-  WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
-  WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(context.stream, {.weight = weight, .y = shrunk}));
-  WEFT_ASSIGN_OR_RETURN(const HostCopy values, HostCopy::Of(context.stream, weight));
-  WEFT_ASSIGN_OR_RETURN(const HostCopy parts, HostCopy::Of(context.stream, shrunk));
-  double product = 0, square = 0;
-  kernels::cpu::WithFloatType(weight.dtype, [&]<class T>() {
-    const T* w = values.view().As<T>();
-    const auto* s = parts.view().As<float>();
-    for (int64_t i = 0; i < weight.shape.Elements(); ++i) {
-      product += static_cast<double>(ToFloat(w[i])) * s[i];
-      square += static_cast<double>(s[i]) * s[i];
-    }
-  });
-  scale_ = square > 0 ? static_cast<float>(product / square) : 1.0f;
-  return OkStatus();
-}
-
-Result<int64_t> Sparse24Layer::CountFlips(Context& context) const {
-  WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(context.stream, flips_));
-  const auto* of_rows = copy.view().As<int32_t>();
-  return std::accumulate(of_rows, of_rows + flips_.shape()[0], int64_t{0});
-}
-
-TensorView Sparse24Layer::mask_of(int64_t column, int64_t columns) const {
-  return mask_.Rows(column / kSide, columns / kSide);
-}
-
-std::vector<Sparse24Layer::Part> Sparse24Layer::Parts() {
-  std::vector<Part> parts;
-  int64_t row = 0;
-  for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
-    const int64_t rows = (*layer_.parameters)[i].shape[0] / kSide;
-    parts.push_back({i, mask_.Rows(row, rows),
-                     backward_mask_ ? backward_mask_.Rows(row, rows) : TensorView(), &scale_});
-    row += rows;
-  }
-  return parts;
-}
-
-Sparse24Products::Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode)
+Sparse24Products::Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode,
+                                   SpareSparseCopies* spare)
     : layer_(layer),
       mode_(mode),
       dense_(layer->layer()),
+      copies_(std::make_shared<SparseCopies>(layer, mode->spec.method == "s_ste", spare)),
       site_(SiteHash(
-          ((*layer->layer().parameters)[layer->layer().weight].name + "/2:4 gradient").c_str())) {}
-
-Status Sparse24Products::Pack(Context& context, Repack what) {
-  if (!mode_->sparse || layer_->version() == 0) {
-    sparse_ = nullptr;
-    backward_ = nullptr;
-    held_ = {};
-    return dense_.Pack(context, what);
-  }
-  dense_.Release();
-  WEFT_RETURN_IF_ERROR(PackSparse(context, layer_->mask(), sparse_));
-  int64_t bytes = sparse_->Bytes();
-  if (layer_->backward_mask()) {
-    WEFT_RETURN_IF_ERROR(PackSparse(context, layer_->backward_mask(), backward_));
-    bytes += backward_->Bytes();
-  }
-  mask_version_ = layer_->version();
-  return held_.Set(context.allocator, Component::kParameters, bytes);
+          ((*layer->layer().parameters)[layer->layer().weight].name + "/2:4 gradient").c_str())) {
+  layer->layer().parameters->AddCopies(layer->layer().weight, copies_);
 }
 
-Status Sparse24Products::PackSparse(Context& context, const TensorView& mask,
-                                    std::unique_ptr<kernels::SparseWeight>& sparse) {
-  const LinearLayer& layer = layer_->layer();
-  const TensorView weight = WeightOf(layer);
-  const bool made = sparse == nullptr;
-  if (made) {
-    WEFT_ASSIGN_OR_RETURN(sparse, kernels::NewSparseWeight(context.stream.device, weight.shape[0],
-                                                           weight.shape[1], layer.compute));
-  }
-  if (made || mask_version_ != layer_->version()) {
-    WEFT_RETURN_IF_ERROR(sparse->SetMask(context.stream, mask));
-  }
-  if (mode_->spec.method != "s_ste") return sparse->Pack(context.stream, weight);
-  WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
-                        Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
-  WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(
-      context.stream, {.weight = weight, .y = shrunk, .scale = layer_->scale()}));
-  return sparse->Pack(context.stream, shrunk);
+Status Sparse24Products::Pack(Context& context, Repack what) {
+  copies_->Use(mode_->sparse && layer_->version() > 0);
+  if (!copies_->used()) return dense_.Pack(context, what);
+  dense_.Release();
+  // Sharded weights are packed whenever they have been gathered.
+  if (layer_->layer().parameters->values_sharded()) return OkStatus();
+  return copies_->Make(context);
 }
 
 Status Sparse24Products::Forward(Context& context, const Tensor& x, const Tensor& y,
                                  const GeluValue& active, const ForwardUse& use) const {
-  if (sparse_ == nullptr) return dense_.Forward(context, x, y, active, use);
+  if (!copies_->used()) return dense_.Forward(context, x, y, active, use);
   const LinearLayer& layer = layer_->layer();
   const bool adds_bias = layer.adds_bias && layer.bias >= 0;
   return kernels::SparseForward(
       context.stream,
       {.x = x,
-       .weight = sparse_.get(),
+       .weight = copies_->forward(),
        .bias =
            adds_bias ? layer.parameters->stacked_operand(layer.bias, layer.outputs) : TensorView(),
        .y = y,
@@ -294,14 +137,13 @@ Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, co
 
 Status Sparse24Products::InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
                                        const Tensor& before, const GeluValue& active) const {
-  if (sparse_ == nullptr) return dense_.InputGradient(context, dy, dx, before, active);
-  return kernels::SparseBackwardInput(context.stream,
-                                      {.dy = dy.dy,
-                                       .weight = (backward_ ? backward_ : sparse_).get(),
-                                       .dx = dx,
-                                       .before = before,
-                                       .active = active.value,
-                                       .activation = active.activation()});
+  if (!copies_->used()) return dense_.InputGradient(context, dy, dx, before, active);
+  return kernels::SparseBackwardInput(context.stream, {.dy = dy.dy,
+                                                       .weight = copies_->backward(),
+                                                       .dx = dx,
+                                                       .before = before,
+                                                       .active = active.value,
+                                                       .activation = active.activation()});
 }
 
 // What the masks of slope leave out never counts, in the norm of the gradients neither.
@@ -347,7 +189,7 @@ std::unique_ptr<WeightProducts> Sparse24ProductsFactory::Make(const LinearLayer&
   }
   layers_.push_back(std::make_unique<Sparse24Layer>(layer));
   if (!HasSparseProducts(mode_.spec)) return std::make_unique<DenseProducts>(layer);
-  auto sparse = std::make_unique<Sparse24Products>(layers_.back().get(), &mode_);
+  auto sparse = std::make_unique<Sparse24Products>(layers_.back().get(), &mode_, &spare_);
   if (mode_.spec.adapter_rank == 0) return sparse;
   return std::make_unique<LazyAdapterProducts>(layer, std::move(sparse), &mode_.adapters);
 }
@@ -390,12 +232,21 @@ Status Sparse24ProductsFactory::KeepAll(const Stream& stream) {
   return OkStatus();
 }
 
+// Layers without a mask are not trained.
 Status Sparse24ProductsFactory::FindMasks(Context& context) {
-  for (const auto& layer : layers_) {
-    if (!layer->mask()) continue;  // It is not trained.
-    WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec));
-  }
-  return OkStatus();
+  const auto masked = std::find_if(layers_.begin(), layers_.end(), [](const auto& layer) {
+    return static_cast<bool>(layer->mask());
+  });
+  if (masked == layers_.end()) return OkStatus();
+  const ParameterSet& parameters = *(*masked)->layer().parameters;
+  const auto of_unit = [&](int64_t unit) -> Status {
+    for (const auto& layer : layers_) {
+      if (!layer->mask() || parameters[layer->layer().weight].unit != unit) continue;
+      WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec));
+    }
+    return OkStatus();
+  };
+  return ForEachUnit(context, parameters, of_unit, Pass::kTrained);
 }
 
 void Sparse24ProductsFactory::MasksChanged() {

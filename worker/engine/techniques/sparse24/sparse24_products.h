@@ -7,68 +7,14 @@
 #include <vector>
 
 #include "common/spec/train_spec.h"
-#include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
-#include "worker/engine/tensor/named_tensor.h"
+#include "worker/engine/techniques/sparse24/sparse24_layer.h"
+#include "worker/engine/techniques/sparse24/sparse_copies.h"
 
 namespace weft::engine {
-
-/// The mask of the weight of a layer.
-class Sparse24Layer {
- public:
-  explicit Sparse24Layer(const LinearLayer& layer) : layer_(layer) {}
-
-  const LinearLayer& layer() const { return layer_; }
-  /// Its mask in the layout of kernels/sparse24_mask; none where the weight stays dense.
-  const TensorView& mask() const { return mask_.view(); }
-  /// Its rows for the outputs [column, column + columns).
-  TensorView mask_of(int64_t column, int64_t columns) const;
-  /// The same for the gradient of the input, where HasBackwardMasks; else none.
-  const TensorView& backward_mask() const { return backward_mask_.view(); }
-
-  /// Says whether the weight is to be sparse, once it is known what is trained. kInvalid where its
-  /// sizes do not allow it.
-  Status Choose();
-  /// Allocates the masks of a weight that is.
-  Status Allocate(Context& context, const SparsitySpec& spec);
-
-  /// Has the mask keep all, before one has been searched. Products stay dense.
-  Status KeepAll(const Stream& stream);
-  /// Searches for the mask of the weight as it is now.
-  Status FindMask(Context& context, const SparsitySpec& spec);
-  /// What s_ste multiplies by: such that the first sparse weight is as near to the weight as it can
-  /// be. 0: not known yet. Part of the state.
-  float scale() const { return scale_; }
-  /// The mask has been overwritten.
-  void Changed() { ++version_; }
-  /// Another number for each mask; 0: none has been searched.
-  int64_t version() const { return version_; }
-  /// Bits that FindMask changed, on this rank.
-  Result<int64_t> CountFlips(Context& context) const;
-
-  /// One of the stacked weights, and its rows of the mask.
-  struct Part {
-    int64_t parameter = 0;
-    TensorView mask;           ///< [rows / 4, in / 4] u16
-    TensorView backward_mask;  ///< Likewise, or none.
-    float* scale = nullptr;    ///< That of the layer.
-  };
-  std::vector<Part> Parts();
-
- private:
-  Status FindScale(Context& context);
-  Status FindBackwardMask(const Stream& stream);
-
-  LinearLayer layer_;
-  bool chosen_ = false;
-  Tensor mask_, backward_mask_;
-  Tensor flips_;  ///< [out / 4] i32, of the last search.
-  int64_t version_ = 0;
-  float scale_ = 0;
-};
 
 /// What the layers of a model have in common.
 struct Sparse24Mode {
@@ -83,13 +29,11 @@ struct Sparse24Mode {
 /// before there is a mask, they are dense.
 class Sparse24Products : public WeightProducts {
  public:
-  /// Both outlive this.
-  Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode);
+  /// All outlive this.
+  Sparse24Products(const Sparse24Layer* layer, const Sparse24Mode* mode, SpareSparseCopies* spare);
 
   /// All, in the sparse phase.
-  bool Fuses(kernels::ProductActivation /*activation*/) const override {
-    return sparse_ != nullptr;
-  }
+  bool Fuses(kernels::ProductActivation /*activation*/) const override { return copies_->used(); }
   Status Pack(Context& context, Repack what) override;
   Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& active,
                  const ForwardUse& use) const override;
@@ -102,7 +46,7 @@ class Sparse24Products : public WeightProducts {
 
  private:
   /// Whether gradients of weights are computed from an estimate.
-  bool estimates() const { return sparse_ != nullptr && mode_->spec.gradient_estimate != "exact"; }
+  bool estimates() const { return copies_->used() && mode_->spec.gradient_estimate != "exact"; }
   /// Columns of a target, from `column` on, that draw together: from `first_column` on of those of
   /// the whole layer.
   struct DrawnColumns {
@@ -116,17 +60,11 @@ class Sparse24Products : public WeightProducts {
   /// WeightGradient of the whole of W.
   Status WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                        std::span<const WeightGradientTarget> targets) const;
-  /// Packs the weight under a mask.
-  Status PackSparse(Context& context, const TensorView& mask,
-                    std::unique_ptr<kernels::SparseWeight>& sparse);
 
   const Sparse24Layer* layer_;
   const Sparse24Mode* mode_;
   DenseProducts dense_;
-  std::unique_ptr<kernels::SparseWeight> sparse_;    ///< Or none: products are dense.
-  std::unique_ptr<kernels::SparseWeight> backward_;  ///< Of the backward mask, or none.
-  int64_t mask_version_ = -1;                        ///< Of the masks that they have.
-  ExternalBytes held_;
+  std::shared_ptr<SparseCopies> copies_;  ///< Unused ones: products are dense.
   uint32_t site_;
 };
 
@@ -153,11 +91,15 @@ class Sparse24ProductsFactory : public ProductsFactory {
   Status StartPack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
 
   /// Whether products are sparse from the next Pack on.
-  void SetSparse(bool sparse) { mode_.sparse = sparse; }
+  void SetSparse(bool sparse) {
+    mode_.sparse = sparse;
+    if (!sparse) spare_.Clear();
+  }
   /// Whether adapters count in the passes from now on.
   void SetAdapters(bool count) { mode_.adapters = count; }
 
   Status KeepAll(const Stream& stream);
+  /// Searches for all masks. Ranks that shard parameters gather them for that, so all call it.
   Status FindMasks(Context& context);
   /// The masks have been overwritten.
   void MasksChanged();
@@ -174,6 +116,7 @@ class Sparse24ProductsFactory : public ProductsFactory {
 
  private:
   Sparse24Mode mode_;
+  SpareSparseCopies spare_;
   std::vector<std::unique_ptr<Sparse24Layer>> layers_;
 };
 

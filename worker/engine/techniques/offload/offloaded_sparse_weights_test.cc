@@ -1,0 +1,141 @@
+// 2:4 sparse trainings whose optimizer is offloaded, against training on the device: the same bits.
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
+#include "worker/engine/techniques/offload/mesh_testing.h"
+#include "worker/engine/techniques/offload/testing.h"
+#include "worker/engine/testing/product_kind.h"
+
+namespace weft::engine {
+namespace {
+
+JobSpec SparseJob(const std::string& method, int64_t steps = 6) {
+  JobSpec job = TinyJob(4);
+  job.train.steps = steps;
+  job.train.sparsity.method = method;
+  job.train.sparsity.decay = 0.01;
+  job.train.sparsity.mask_interval = 2;
+  if (method == "step" || method == "activations") job.train.sparsity.switch_share = 0.5;
+  if (method == "activations") job.model.activation = "squared_relu";
+  return job;
+}
+
+// Masks are among the state that is compared. The last step is a dense one.
+TEST(OffloadedSparseWeights, HaveTheBitsOfPlainTraining) {
+  for (const char* method :
+       {"masked_decay", "sr_ste", "s_ste", "static", "slope", "step", "measure", "activations"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(method) + " " + precision);
+      ExpectSame(SparseJob(method), TinyPlan(precision, 2, 2), 6);
+    }
+  }
+}
+
+TEST(OffloadedSparseWeights, HaveThemWithMomentsInAFileAndUnitsThatAreUpdatedOnTheDevice) {
+  for (const char* method : {"masked_decay", "sr_ste"}) {
+    SCOPED_TRACE(method);
+    JobSpec job = SparseJob(method);
+    job.model.family = "llama";
+    job.model.mlp_width = 48;
+    Plan plan = TinyPlan("fp32", 2, 2);
+    plan.offload_optimizer = "nvme";
+    ExpectSame(job, plan, 6);
+    plan.offload_optimizer = "host";
+    plan.device_updated_units = {0, 1};
+    ExpectSame(job, plan, 6);
+  }
+}
+
+// Masks of the next step are there at the end of each, also of one whose update is not made.
+TEST(OffloadedSparseWeights, ARestoredStateGoesOnBitForBit) {
+  const JobSpec job = SparseJob("masked_decay", 8);
+  for (const int steps : {2, 3, 4}) {
+    SCOPED_TRACE(steps);
+    Training original(job, TinyPlan("bf16"), true), copy(job, TinyPlan("bf16"), true);
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(original.trainer->Step().ok());
+    const std::vector<NamedTensor> from = original.trainer->StateTensors();
+    const std::vector<NamedTensor> to = copy.trainer->StateTensors();
+    ASSERT_EQ(from.size(), to.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+    }
+    ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
+    for (int i = steps; i < 8; ++i) {
+      const auto own = copy.trainer->Step(), other = original.trainer->Step();
+      ASSERT_TRUE(own.ok() && other.ok());
+      EXPECT_EQ(own->loss, other->loss) << i;
+      EXPECT_EQ(own->technique_metrics, other->technique_metrics) << i;
+    }
+    EXPECT_EQ(Differing(copy.State(), original.State()), "");
+  }
+}
+
+// Flips are reported in the same steps, too.
+TEST(OffloadedSparseWeights, MeasureTheFlipsOfPlainTraining) {
+  const JobSpec job = SparseJob("measure");
+  Training plain(job, TinyPlan("fp32"), false), offloaded(job, TinyPlan("fp32"), true);
+  int64_t measured = 0;
+  for (int i = 0; i < 6; ++i) {
+    const auto a = plain.trainer->Step(), b = offloaded.trainer->Step();
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(a->technique_metrics, b->technique_metrics) << i;
+    measured += std::ssize(a->technique_metrics);
+  }
+  EXPECT_EQ(measured, 3);
+}
+
+// Each rank decays its shard, under the part of the mask that this has.
+TEST(OffloadedSparseWeights, OfRanksThatShardTheirUpdatesAreThoseOfOneRank) {
+  for (const int64_t stage : {1, 2}) {
+    SCOPED_TRACE(stage);
+    MeshCase c{SparseJob("masked_decay"), TinyPlan("fp32", 2)};
+    c.job.train.sparsity.gradient_estimate = "exact";
+    c.plan.mesh.data = 2;
+    c.plan.zero_stage = stage;
+    c.plan.bucket_bytes = kBucketBytes;
+    const MeshOutcome whole = TrainOnMesh(c.Whole()).front();
+    c.plan.offload_optimizer = "host";
+    for (const Offloaded& rank : TrainOffloaded(c)) {
+      ASSERT_EQ(rank.reports.size(), whole.reports.size());
+      for (size_t step = 0; step < whole.reports.size(); ++step) {
+        EXPECT_NEAR(rank.reports[step].loss, whole.reports[step].loss, 2e-5) << step;
+      }
+      EXPECT_NEAR(rank.evaluation, whole.evaluation, 2e-5);
+    }
+  }
+}
+
+TEST(OffloadedSparseWeights, TakeOfEachTierWhatIsPredicted) {
+  for (const char* method : {"masked_decay", "slope", "measure"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(method) + " " + precision);
+      JobSpec job = SparseJob(method, 4);
+      job.model.layers = 4;
+      job.model.width = 128;
+      job.model.context = 64;
+      job.train.sparsity.dense_share = 0;
+      Training training(job, TinyPlan(precision, 4), true);
+      for (int step = 0; step < 4; ++step) ASSERT_TRUE(training.trainer->Step().ok());
+      const MemoryInputs inputs =
+          MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
+      const MemoryBreakdown device = training.context.allocator->Peaks();
+      const MemoryBreakdown host = training.context.host->allocator().Peaks();
+      const MemoryBreakdown own = PredictDeviceTier(inputs), all = PredictMemory(inputs);
+      const auto near = [](int64_t promised, int64_t taken) {
+        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.03);
+      };
+      near(own.parameters_bytes, device.parameters_bytes);
+      near(all.parameters_bytes - own.parameters_bytes, host.parameters_bytes);
+      near(all.optimizer_bytes, host.optimizer_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::engine
