@@ -38,7 +38,7 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
-  // Where ranks share updates each has the sums of what the gradients of sources follow from.
+  // Where updates are sharded each rank has the sums of what the gradients of sources follow from.
   const int64_t of_derived = inputs.zero_stage > 0 ? wire * shape.derived : 0;
   const int64_t gradients = wire * shape.Differentiated() - of_derived;
   const int64_t shard_ranks = inputs.ShardGroupSize();

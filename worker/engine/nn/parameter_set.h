@@ -34,7 +34,7 @@ enum class GradientKind : uint8_t {
 };
 
 /// Where the parameters of its list reside: their values in one buffer and the f32 gradients of the
-/// trained ones in another, in order of registration but for derived ones (GradientOrder); on the
+/// trained ones in another, in order of registration except derived ones (GradientOrder); on the
 /// device, in the host memory pool, in parts, or in a file. Each begins on a 64-byte boundary
 /// (except stacked ones) with zeros in between.
 class ParameterSet : public ParameterList {

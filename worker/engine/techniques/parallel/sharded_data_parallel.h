@@ -30,7 +30,7 @@ namespace weft::engine {
 ///
 /// Derived matrices (ParameterList::Derive) are updated through their sources, whose gradients
 /// follow from their whole ones: each rank gets the sums of these, among all ranks of the group,
-/// and its technique computes the gradients of all sources, of which the rank updates its part.
+/// and its technique computes the gradients of all sources. The rank updates its part of them.
 ///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
