@@ -125,7 +125,7 @@ int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
   if (!inputs.bf16_reductions || inputs.ranks == 1) return 0;
   const int64_t gradients = inputs.zero_stage > 2   ? inputs.sharded.open_gradients.in_transfer
                             : inputs.zero_stage > 1 ? inputs.open_gradients.in_transfer
-                                                    : kF32 * inputs.shape.stored_trained;
+                                                    : kF32 * inputs.shape.Differentiated();
   return gradients / 2;
 }
 
@@ -216,9 +216,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     const bool shares_experts = shape.expert_ranks > 1;
     const int64_t experts = shares_experts ? shape.stored_trained_experts : 0;
     const int64_t expert_shard_ranks = shard_ranks / shape.expert_ranks;
-    // Equal parts of what is stored; the rank with most has no padding in its own.
-    const double padded = static_cast<double>(shape.stored_trained - experts) /
-                          static_cast<double>(std::max<int64_t>(shape.trained - experts, 1));
+    // Equal parts of what is stored and updated; the rank with most has no padding in its own.
+    const double padded = static_cast<double>(shape.stored_trained - shape.derived - experts) /
+                          static_cast<double>(std::max<int64_t>(shape.Updated() - experts, 1));
     const OptimizerBytes& optimizer = inputs.optimizer;
     const int64_t part =
         part_of(optimizer.state - optimizer.replicated - optimizer.state_of_experts, shard_ranks);
@@ -268,6 +268,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
         (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / groups / shape.expert_ranks)
                                 : 0) +
         ReductionStagingBytes(shape.TensorColumns()) + ReductionStagingBytes(shape.tensor_rows);
+    // All groups sum the gradients of derived weights with each other.
+    if (groups > 1 && shape.derived > 0) {
+      memory.communication_bytes += ReductionStagingBytes(inputs.ranks);
+    }
   } else if (inputs.ranks > 1) {
     // A ring all-reduce stages about two buckets, and one of activations as much of these.
     memory.communication_bytes = 2 * inputs.bucket_bytes;

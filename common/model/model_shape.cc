@@ -222,6 +222,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   stored += sources;
   stored_trained += sources;
   stored_matrices += sources - derived;
+  stored_trained_matrices += sources - derived;
 }
 
 int64_t ModelShape::ExpertRows() const {

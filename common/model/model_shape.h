@@ -176,6 +176,8 @@ struct ModelShape {
 
   /// Numbers that the optimizer updates.
   int64_t Updated() const { return trained - derived + sources; }
+  /// Numbers whose gradients the backward pass computes, with the padded vocabulary.
+  int64_t Differentiated() const { return stored_trained - sources; }
 };
 
 /// Rows of a batch of `tokens` tokens in sequences of this length that the head computes: all

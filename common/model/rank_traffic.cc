@@ -38,7 +38,9 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
-  const int64_t gradients = wire * shape.stored_trained;
+  // Where updates are sharded each rank has the sums of what the gradients of sources follow from.
+  const int64_t of_derived = inputs.zero_stage > 0 ? wire * shape.derived : 0;
+  const int64_t gradients = wire * shape.Differentiated() - of_derived;
   const int64_t shard_ranks = inputs.ShardGroupSize();
   // Experts of expert-parallel ranks.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
@@ -67,12 +69,13 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
     }
     default: {
       const int64_t reductions = inputs.zero_stage > 1 ? passes : 1;
+      traffic.all_reduced = of_derived;
       traffic.experts_scattered = reductions * wire * of_experts;
       traffic.reduce_scattered = reductions * gradients - traffic.experts_scattered;
       // Values come back as they are stored; experts are matrices.
       const int64_t stored = ElementBytes(inputs.precision->matrices);
       traffic.experts_gathered = stored * of_experts;
-      traffic.gathered = kF32 * shape.stored_trained -
+      traffic.gathered = kF32 * (shape.stored_trained - shape.derived) -
                          (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
     }
   }

@@ -14,7 +14,7 @@ namespace weft {
 /// sum as much with each other in every step. In an outer step each has a part of what goes to
 /// other workers, and they gather all.
 struct RankTraffic {
-  int64_t all_reduced = 0;
+  int64_t all_reduced = 0;        ///< Of all these ranks.
   int64_t reduce_scattered = 0;   ///< Of the shard group (MemoryInputs::ShardGroupSize) ...
   int64_t gathered = 0;           ///< ... as this.
   int64_t between_groups = 0;     ///< All-reduced between ranks of groups that have the same parts.

@@ -133,24 +133,34 @@ double DataParallelSeconds(const Exchange& exchange) {
   // Gradients of expert-parallel ranks' experts are reduced among fewer ranks.
   const bool own_experts = shape.expert_ranks > 1;
   const double of_experts = own_experts ? kGradientBytes * D(shape.stored_trained_experts) : 0;
-  const double bytes = kGradientBytes * D(shape.trained) - of_experts;
-  const double buckets = std::max(1.0, bytes / D(inputs.bucket_bytes));
   const bool sharded = inputs.shard_ranks > 1;
-  // A reduce-scatter or an all-gather of all.
-  const auto half = [&](double sent) {
+  const double of_derived = sharded ? kGradientBytes * D(shape.derived) : 0;
+  const double bytes = kGradientBytes * D(shape.trained) - of_experts - of_derived;
+  const auto buckets_of = [&](double all) { return std::max(1.0, all / D(inputs.bucket_bytes)); };
+  const double buckets = buckets_of(bytes + of_derived);
+  // A reduce-scatter or an all-gather of these bytes and of all experts.
+  const auto half = [&](double all, double sent) {
     const double collectives =
         own_experts ? rates.CollectivesOf(of_experts / D(inputs.bucket_bytes)) : 0;
-    return rates.GatherSeconds(place, groups.Shards(), sent * bytes, rates.CollectivesOf(buckets)) +
+    return rates.GatherSeconds(place, groups.Shards(), sent * all,
+                               rates.CollectivesOf(buckets_of(all))) +
            rates.GatherSeconds(place, groups.ExpertReplicas(), sent * of_experts, collectives);
   };
-  const double reducing = (sharded ? 1 : 2) * half(inputs.sent_gradients);
+  double reducing = (sharded ? 1 : 2) * half(bytes, inputs.sent_gradients);
+  // All ranks have the sums of what the gradients of sources follow from.
+  if (of_derived > 0) {
+    reducing += rates.AllReduceSeconds(place, groups.Successive(inputs.ranks),
+                                       inputs.sent_gradients * of_derived,
+                                       rates.CollectivesOf(buckets_of(of_derived)));
+  }
   const double stored = D(ElementBytes(inputs.precision->matrices));
   const double others = D(inputs.shard_ranks - 1) / D(inputs.shard_ranks);
+  const double updated = kGradientBytes * D(shape.Updated()) - of_experts;
   const double gathering =
-      sharded ? exchange.Staged(half(1), stored * D(shape.trained) * others) : 0;
+      sharded ? exchange.Staged(half(updated, 1), stored * D(shape.trained) * others) : 0;
   const double parts = (bytes + of_experts * D(shape.expert_ranks)) / D(inputs.shard_ranks);
   // The host sums its parts once all are there.
-  const double between = exchange.BetweenGroups(parts, buckets);
+  const double between = exchange.BetweenGroups(parts, buckets_of(bytes));
   const double overlapped = inputs.offloads_optimizer ? 0 : between;
   const auto exposed = [&](double seconds) {
     return exchange.Exposed(seconds, pass.backward_gemm_seconds, buckets);

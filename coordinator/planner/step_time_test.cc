@@ -128,6 +128,28 @@ TEST(GradientExchangeSeconds, HasWhatRanksGatherToRankIt) {
   EXPECT_NEAR(more(tensor) / (2 * once), 1, 1e-6) << "gradients and values";
 }
 
+// All ranks sum whole gradients of weights that are made of others, and gather what these are made
+// of.
+TEST(GradientExchangeSeconds, OfDerivedWeightsIsAnAllReduceAndAGatherOfTheirSources) {
+  const auto rates = MakeStepRates(GpuMachine(4), DType::kBF16, true);
+  JobSpec job = Gpt2Job();
+  job.model.low_rank_core.rank = 64;
+  StepInputs inputs;
+  inputs.shape = ModelShape(ShapeOf(job).spec);
+  inputs.tokens = 256;
+  inputs.zero_stage = 1;
+  inputs.ranks = inputs.shard_ranks = inputs.ranks_on_worker = 4;
+  inputs.bucket_bytes = int64_t{1} << 40;  // nothing overlaps
+  const ModelShape& shape = inputs.shape;
+  ASSERT_GT(shape.derived, shape.trained / 2);
+  const int64_t numbers = (shape.trained - shape.derived) + 2 * shape.derived + shape.Updated();
+  // An all-reduce, a reduce-scatter and an all-gather.
+  const double expected = 3.0 / 4 * 4 * static_cast<double>(numbers) / 300e9 +
+                          (3 + 1.5 + 1.5) * FindStack("weft")->latency_seconds;
+  const double seconds = GradientExchangeSeconds(inputs, PassOf(inputs, *rates), *rates);
+  EXPECT_NEAR(seconds / expected, 1, 1e-6);
+}
+
 TEST(TensorSeconds, OfGroupsThatStraddleMachinesAreThoseOfTheSlowestLink) {
   const WorkerProfile worker = GpuMachine(6);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);

@@ -99,8 +99,7 @@ TensorView ParameterSet::ValuesAlong(const Range& range) const {
 ParameterSet::GradientCounts ParameterSet::LayOutGradientRuns() {
   GradientCounts counts;
   gradient_runs_.clear();
-  for (int64_t i = 0; i < size(); ++i) {
-    if (!(*this)[i].trainable()) continue;
+  for (int64_t i : gradient_order_) {
     const Range range = GradientRange(i);
     const bool kept = IsKept(i);
     int64_t& held = kept ? counts.kept : counts.elements;
@@ -134,23 +133,45 @@ bool ParameterSet::ValuesCanFollowGradients() const {
   return true;
 }
 
+// A stack is one matrix of gradients as far as it is trained.
+void ParameterSet::OrderGradients() {
+  gradient_kinds_.clear();
+  for (int64_t first = 0, end = 0; first < size(); first = end) {
+    end = first + 1;
+    while (end < size() && (*this)[end].stacked) ++end;
+    const bool derived = std::any_of(begin() + first, begin() + end,
+                                     [](const Parameter& each) { return each.derived(); });
+    const GradientKind kind = (*this)[first].source_of >= 0 ? GradientKind::kOfSource
+                              : derived                     ? GradientKind::kOfDerived
+                                                            : GradientKind::kPlain;
+    gradient_kinds_.resize(static_cast<size_t>(end), kind);
+  }
+  gradient_order_.clear();
+  for (const GradientKind kind :
+       {GradientKind::kPlain, GradientKind::kOfDerived, GradientKind::kOfSource}) {
+    for (int64_t i = 0; i < size(); ++i) {
+      if ((*this)[i].trainable() && gradient_kind(i) == kind) gradient_order_.push_back(i);
+    }
+  }
+}
+
 // Trainable parameters one after the other; stacked ones still without a gap.
 void ParameterSet::LayOutGradients() {
+  OrderGradients();
   gradient_count_ = differentiated_count_ = 0;
-  bool joins = false;
-  for (int64_t i = 0; i < size(); ++i) {
+  int64_t before = -1;
+  for (int64_t i : gradient_order_) {
     const Parameter& parameter = (*this)[i];
-    if (!parameter.trainable()) {
-      joins = false;
-      continue;
-    }
-    if (!(parameter.stacked && joins)) gradient_count_ = Aligned(gradient_count_, ranks_);
+    const bool joins = parameter.stacked && before == i - 1;
+    if (!joins) gradient_count_ = Aligned(gradient_count_, ranks_);
     places_[i].gradient = gradient_count_;
+    if (before >= 0) places_[before].gradient_end = gradient_count_;
     gradient_count_ += parameter.StoredElements();
     if (parameter.source_of < 0) differentiated_count_ = Aligned(gradient_count_, ranks_);
-    joins = true;
+    before = i;
   }
   gradient_count_ = Aligned(gradient_count_, ranks_);
+  if (before >= 0) places_[before].gradient_end = gradient_count_;
 }
 
 // Stacks are in one flat parameter, trained as far as a part of them is.

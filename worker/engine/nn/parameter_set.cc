@@ -375,16 +375,6 @@ Status ParameterSet::Dequantize(const Stream& stream, int64_t index, const Tenso
                                           .part = (*this)[index].four_bit_part});
 }
 
-ParameterSet::Range ParameterSet::GradientRange(int64_t index) const {
-  Range range{places_[index].gradient, gradient_count_};
-  for (int64_t next = index + 1; next < size(); ++next) {
-    if (!(*this)[next].trainable()) continue;
-    range.end = places_[next].gradient;
-    break;
-  }
-  return range;
-}
-
 std::vector<NamedTensor> ParameterSet::NamedValues() const {
   std::vector<NamedTensor> tensors;
   for (int64_t i = 0; i < size(); ++i) {

@@ -26,10 +26,17 @@ enum class ValuesFrom : uint8_t {
 
 class ParameterFile;
 
+/// What the gradient of a trained parameter is of.
+enum class GradientKind : uint8_t {
+  kPlain,
+  kOfDerived,  ///< A derived matrix, or one that is stacked with such.
+  kOfSource,
+};
+
 /// Where the parameters of its list reside: their values in one buffer and the f32 gradients of the
-/// trained ones in another, in order of registration; on the device, in the host memory pool, in
-/// parts, or in a file. Each begins on a 64-byte boundary (except stacked ones) with zeros in
-/// between.
+/// trained ones in another, in order of registration except derived ones (GradientOrder); on the
+/// device, in the host memory pool, in parts, or in a file. Each begins on a 64-byte boundary
+/// (except stacked ones) with zeros in between.
 class ParameterSet : public ParameterList {
  public:
   ParameterSet();
@@ -184,9 +191,17 @@ class ParameterSet : public ParameterList {
   std::vector<TensorView> DifferentiatedGradients() const;
   /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
-  /// The range of gradients() of a trainable parameter, including the padding after it; the ranges
-  /// of consecutive trainable parameters touch.
-  Range GradientRange(int64_t index) const;
+  /// The trainable parameters in the order of their gradients, where values are not sharded: kind
+  /// after kind, since ranks that shard updates sum those of derived matrices otherwise.
+  const std::vector<int64_t>& GradientOrder() const { return gradient_order_; }
+  GradientKind gradient_kind(int64_t index) const {
+    return gradient_kinds_[static_cast<size_t>(index)];
+  }
+  /// The range of gradients() of one of them, including the padding after it; the ranges of those
+  /// that follow each other in this order touch.
+  Range GradientRange(int64_t index) const {
+    return {places_[index].gradient, places_[index].gradient_end};
+  }
 
   /// Says that the gradients of `range`, whole parameters, are at `data` from now on; nowhere for
   /// null.
@@ -269,10 +284,11 @@ class ParameterSet : public ParameterList {
  private:
   /// Where a parameter is.
   struct Place {
-    size_t value = 0;      ///< First byte in the buffer of values; of sharded ones element.
-    int64_t operand = -1;  ///< First byte in that of operands (of the unit, where values are
-                           ///< streamed), where it has a place there.
-    int64_t gradient = 0;  ///< First element in that of gradients, of trained ones.
+    size_t value = 0;          ///< First byte in the buffer of values; of sharded ones element.
+    int64_t operand = -1;      ///< First byte in that of operands (of the unit, where values are
+                               ///< streamed), where it has a place there.
+    int64_t gradient = 0;      ///< First element in that of gradients, of trained ones, ...
+    int64_t gradient_end = 0;  ///< ... and where the next one begins.
   };
   /// Bytes of values in the two memories: those of kept units, and all others.
   struct ValueSizes {
@@ -284,6 +300,7 @@ class ParameterSet : public ParameterList {
   bool ValuesCanFollowGradients() const;
   /// Where the gradients of a unit begin, or those of the next one that has some.
   int64_t FirstGradient(int64_t unit) const;
+  void OrderGradients();
   void LayOutGradients();
   void LayOutFlatParameters();
   Status AllocateShards(Context& context);
@@ -311,7 +328,9 @@ class ParameterSet : public ParameterList {
   Shape ShapeOf(int64_t index, int64_t count, bool padded) const;
 
   Stream stream_;
-  std::vector<Place> places_;  ///< By parameter, from Allocate on.
+  std::vector<Place> places_;                 ///< By parameter, from Allocate on.
+  std::vector<int64_t> gradient_order_;       ///< See GradientOrder, ...
+  std::vector<GradientKind> gradient_kinds_;  ///< ... as this, by parameter.
   std::vector<std::function<Status(Context&, ValuesFrom)>> values_hooks_;
   int64_t ranks_ = 1;
   bool place_gradients_ = false;

@@ -53,8 +53,7 @@ constexpr std::string_view kMasksOfFactors =
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kLowRankCore, &kZero, "the factors need the whole gradient of a weight",
-       "resources.zero_stage 0"},
+      {&kLowRankCore, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
       {&kLowRankCore, &kTensorParallel2d, "the factors would have to be cut on both sides",
        "resources.tensor_rows 1"},
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},

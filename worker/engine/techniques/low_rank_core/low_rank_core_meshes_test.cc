@@ -1,4 +1,4 @@
-// Low-rank cores of tensor- and pipeline-parallel ranks, against one rank.
+// Low-rank cores of several ranks, against one rank.
 #include <chrono>
 #include <map>
 #include <string>
@@ -40,7 +40,7 @@ void ExpectFollowsOneRank(const MeshCase& c) {
   }
 }
 
-TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
+TEST(LowRankCoreMeshes, RanksFollowOneRank) {
   struct RunConfig {
     std::string name;
     void (*change)(Plan& plan);
@@ -61,6 +61,19 @@ TEST(LowRankCoreMeshes, ModelParallelRanksFollowOneRank) {
        [](Plan& plan) {
          plan.mesh.pipeline = 2;
          plan.stage_blocks = {1, 1};
+       }},
+      {"data 2 with ZeRO",
+       [](Plan& plan) {
+         plan.mesh.data = 2;
+         plan.zero_stage = 1;
+         plan.accumulation_steps = 1;
+       }},
+      {"tensor 2 x pipeline 2 x data 2 with ZeRO",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.pipeline = plan.mesh.data = 2;
+         plan.zero_stage = 1;
+         plan.stage_blocks = {1, 1};
+         plan.micro_batch = 1;
        }},
       {"zero bubble 2 x tensor 2",
        [](Plan& plan) {

@@ -28,8 +28,7 @@ const Feature kOverParameterization = {
         }};
 
 const Refusal kOverParameterizationRefusals[] = {
-    {&kOverParameterization, &kZero, "the factors need the whole gradient of a weight",
-     "resources.zero_stage 0"},
+    {&kOverParameterization, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
     {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices",
      "data parallelism alone"},
     {&kOverParameterization, &kReplay, kPlainPasses, kOneOfTwo},

@@ -120,6 +120,45 @@ TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
   EXPECT_THAT(CutBuckets(parameters.set, 1 << 20).bucket_of, ElementsAre(0, 0, 0, 0, 0));
 }
 
+// Of a stack of three matrices the second one is derived: all of it is in a bucket of its own,
+// behind what is registered after it, and the sources are behind both.
+TEST(GradientBuckets, DerivedMatricesAndTheirSourcesAreApart) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  ParameterSet set;
+  set.Register("before", Shape{64}, ParameterRole::kNorm);
+  const int64_t first = set.RegisterStack(
+      {{.name = "up", .rows = 8}, {.name = "gate", .rows = 8}, {.name = "more", .rows = 8}},
+      Shape{16});
+  const int64_t behind = set.Register("behind", Shape{48}, ParameterRole::kNorm);
+  set.Derive(first + 1, {{.name = "out", .shape = Shape{2, 8}, .initializer = {}},
+                         {.name = "in", .shape = Shape{2, 16}, .initializer = {}}});
+  set.ShareAmong(2);
+  ASSERT_TRUE(set.Allocate(context, true).ok());
+  EXPECT_THAT(set.GradientOrder(),
+              ElementsAre(0, behind, first, first + 1, first + 2, behind + 1, behind + 2));
+  EXPECT_EQ(set.gradient(first + 2).As<float>(), set.gradient(first).As<float>() + 256);
+  EXPECT_EQ(set.differentiated_gradients().shape.Elements(), 64 + 64 + 384);
+
+  const BucketLayout layout = CutBuckets(set, 1 << 20);
+  EXPECT_THAT(layout.bucket_of, ElementsAre(2, 1, 1, 1, 2, 0, 0));
+  ASSERT_EQ(layout.buckets.size(), 3u);
+  int64_t end = set.GradientCount();
+  for (const GradientBucket& bucket : layout.buckets) {
+    EXPECT_EQ(bucket.end, end);
+    end = bucket.begin;
+    EXPECT_TRUE(bucket.updated);
+  }
+  EXPECT_EQ(end, 0);
+  EXPECT_EQ(layout.buckets[0].parameters, 0) << "the backward pass computes no gradient of sources";
+  EXPECT_EQ(layout.buckets[1].parameters, 3);
+  EXPECT_EQ(layout.buckets[2].parameters, 2);
+  EXPECT_FALSE(layout.buckets[0].of_derived);
+  EXPECT_TRUE(layout.buckets[1].of_derived);
+  EXPECT_FALSE(layout.buckets[2].of_derived);
+}
+
 TEST(DataParallel, TheFirstBucketIsOnTheWireBeforeTheBackwardPassEnds) {
   Parameters parameters(3);
   ScriptedGroup group;

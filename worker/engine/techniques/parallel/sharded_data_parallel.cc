@@ -176,7 +176,7 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
   std::vector<ParameterPart> parts;
   for (int64_t i = 0; i < parameters_->size(); ++i) {
     const Parameter& parameter = (*parameters_)[i];
-    if (!parameter.trainable()) continue;
+    if (!parameter.updated()) continue;
     const int64_t begin = parameters_->GradientOffset(i);
     const int64_t end = begin + parameter.shape.Elements();
     const int64_t first = std::clamp(range.begin, begin, end);
@@ -190,8 +190,10 @@ std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Rang
 
 void ShardedDataParallel::MakeParts() {
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    float* const sums = parameters_->file() == nullptr ? Sums(b).As<float>() : nullptr;
-    const std::vector<ParameterPart> own = PartsIn(Kept(b), sums);
+    const ParameterSet::Range range = PartOfBucket(b, OwnPart(b));
+    float* sums = nullptr;
+    if (parameters_->file() == nullptr) sums = Sums(b).As<float>() + (range.begin - Kept(b).begin);
+    const std::vector<ParameterPart> own = PartsIn(range, sums);
     if (parts_.empty()) parts_.resize(own.size());
     for (size_t k = 0; k < own.size(); ++k) {
       if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
@@ -206,6 +208,12 @@ TensorView ShardedDataParallel::Sums(int64_t bucket) const {
   }
   const int64_t begin = sums_ ? first_sum_[static_cast<size_t>(bucket)] : own.begin;
   return (sums_ ? sums_ : parameters_->gradients()).Elements(begin, own.size());
+}
+
+ParameterSet::Range ShardedDataParallel::Kept(int64_t bucket) const {
+  const GradientBucket& all = this->bucket(bucket);
+  return all.of_derived ? ParameterSet::Range{all.begin, all.end}
+                        : PartOfBucket(bucket, OwnPart(bucket));
 }
 
 // In place: the sums may be those of earlier micro-batches.
@@ -234,6 +242,11 @@ TensorView ShardedDataParallel::Reduced(int64_t bucket) const {
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
+  if (this->bucket(bucket).of_derived) {
+    WEFT_ASSIGN_OR_RETURN(const TensorView values, ToWire(Sums(bucket), CopyOf(bucket)));
+    return group()->AllReduce(stream(), values, Reduction::kSum,
+                              "all-reduce gradients of derived weights");
+  }
   if (!places_gradients()) {
     if (replicas_ != nullptr) {
       while (!in_flight_.empty() && IsReduced(in_flight_.front().bucket)) {
@@ -402,7 +415,7 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   const bool follow = parameters_->values_follow_gradients();
   int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    if (ShardGroupOf(b) == nullptr) continue;
+    if (ShardGroupOf(b) == nullptr || !bucket(b).updated) continue;
     int64_t& bytes = part_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < ShardGroupSize(b); ++rank) {
       const ParameterSet::Range part = PartOfBucket(b, rank);
@@ -502,6 +515,7 @@ Status ShardedDataParallel::GatherParameters() {
     return staging.Finish();
   }
   for (int64_t b = 0; b < bucket_count(); ++b) {
+    if (!bucket(b).updated) continue;
     if (staging_) {
       WEFT_RETURN_IF_ERROR(GatherStaged(b));
     } else {

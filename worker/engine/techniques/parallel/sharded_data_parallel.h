@@ -28,6 +28,10 @@ namespace weft::engine {
 /// With expert parallelism, ranks with the same experts shard the updates of these: buckets of
 /// experts have parts for these ranks alone, and a rank updates alone what it alone has.
 ///
+/// Derived matrices (ParameterList::Derive) are updated through their sources, whose gradients
+/// follow from their whole ones: each rank gets the sums of these, among all ranks of the group,
+/// and its technique computes the gradients of all sources. The rank updates its part of them.
+///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
 /// them are in a buffer of their own. Where values are sharded (stage 3) a ParameterGatherer
@@ -43,9 +47,8 @@ class ShardedDataParallel : public BucketReducer {
   /// `context`, `group` and `parameters`, on the device of the group and sharded over `shard_ranks`
   /// of its ranks (ParameterSet::ShareAmong), outlive this. `products`: the type of operands of
   /// products; `same_experts`: as BucketReducer has it. All ranks of the group call it. kInvalid
-  /// when the ranks cannot shard them: over-parameterised weights, bf16 matrices whose stacks are
-  /// cut at odd places, groups that are not of equal size, and groups with only a part of the
-  /// expert-parallel ranks.
+  /// when the ranks cannot shard them: groups that are not of equal size, and groups with only a
+  /// part of the expert-parallel ranks.
   static Result<std::unique_ptr<ShardedDataParallel>> New(Context& context, Collective* group,
                                                           int64_t shard_ranks,
                                                           ParameterSet* parameters,
@@ -77,9 +80,7 @@ class ShardedDataParallel : public BucketReducer {
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
   Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
-  ParameterSet::Range Kept(int64_t bucket) const override {
-    return PartOfBucket(bucket, OwnPart(bucket));
-  }
+  ParameterSet::Range Kept(int64_t bucket) const override;
   TensorView Sums(int64_t bucket) const override;
   Status SumOverGroups() override;
 

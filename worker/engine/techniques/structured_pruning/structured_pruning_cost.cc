@@ -67,8 +67,7 @@ class StructuredPruningCost : public TechniqueCost {
 
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
-        {&kStructuredPruning, &kZero, "coefficients need the whole gradient of a weight",
-         "resources.zero_stage 0"},
+        {&kStructuredPruning, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
         {&kStructuredPruning, &kTensorParallel, kWholeMatrices, "data parallelism alone"},
         {&kStructuredPruning, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
         {&kStructuredPruning, &kOffloadOptimizer, kOnDeviceAlone,
