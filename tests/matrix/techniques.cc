@@ -162,6 +162,7 @@ Choice ProgressiveLayerDropping() {
 Choice Sparsity(const Methods& methods, const Methods& estimates) {
   return {"sparsity " + methods.Names(), Effect::kOwnTraining, [=](JobSpec& job) {
             job.train.sparsity.method = methods.Of(job);
+            job.train.sparsity.require = true;  // so small that plans find no gain
             job.train.sparsity.gradient_estimate = estimates.Of(job);
             job.train.sparsity.mask_interval = 2;
             if (job.train.sparsity.method == "activations") job.model.activation = "squared_relu";
@@ -179,6 +180,7 @@ Choice Sparsity(const std::string& method) {
 Choice LazyAdapters() {
   return {"slope with adapters", Effect::kOwnTraining, [](JobSpec& job) {
             job.train.sparsity.method = "slope";
+            job.train.sparsity.require = true;
             job.train.sparsity.adapter_rank = 4;
             job.train.sparsity.adapter_share = 0.5;
           }};

@@ -71,8 +71,10 @@ TEST(TrainedWeightsTest, AreThoseThatAnEvaluationUses) {
   job.train.sparsity = {.method = "masked_decay", .mask_interval = 2, .dense_share = 0.25};
   ExpectEvaluatedWeights(job, 5);  // under masks
   ExpectEvaluatedWeights(job, 7);  // dense at the end
-  job.train.sparsity = {.method = "s_ste"};
-  ExpectEvaluatedWeights(job, 7);
+  for (const char* method : {"s_ste", "slope", "sr_ste", "masked_decay"}) {
+    job.train.sparsity = {.method = method, .mask_interval = 2, .dense_share = 0};
+    ExpectEvaluatedWeights(job, 8);  // under masks at the end, too
+  }
   job.train.sparsity = {};
   job.optimizer.name = "schedule_free_adamw";
   ExpectEvaluatedWeights(job, 5);

@@ -127,12 +127,12 @@ TEST(OffloadedSparseWeights, TakeOfEachTierWhatIsPredicted) {
       const MemoryBreakdown device = training.context.allocator->Peaks();
       const MemoryBreakdown host = training.context.host->allocator().Peaks();
       const MemoryBreakdown own = PredictDeviceTier(inputs), all = PredictMemory(inputs);
-      const auto near = [](int64_t promised, int64_t taken) {
-        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.03);
+      const auto near = [](const char* part, int64_t promised, int64_t taken) {
+        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.03) << part;
       };
-      near(own.parameters_bytes, device.parameters_bytes);
-      near(all.parameters_bytes - own.parameters_bytes, host.parameters_bytes);
-      near(all.optimizer_bytes, host.optimizer_bytes);
+      near("parameters", own.parameters_bytes, device.parameters_bytes);
+      near("host", all.parameters_bytes - own.parameters_bytes, host.parameters_bytes);
+      near("optimizer", all.optimizer_bytes, host.optimizer_bytes);
     }
   }
 }

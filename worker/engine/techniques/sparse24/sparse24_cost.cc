@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -217,7 +218,8 @@ double DenseShare(const TrainSpec& train) {
     return spec.dense_share + (spec.switch_share > 0 ? spec.switch_share : kLastSwitchShare);
   }
   if (spec.decay_search_steps == 0) return spec.dense_share;
-  const int64_t dense = train.steps - FirstDenseStep(train) + spec.decay_search_steps;
+  const int64_t tail = has_tail ? train.steps - FirstDenseStep(train) : 0;
+  const int64_t dense = tail + spec.decay_search_steps;
   return static_cast<double>(dense) / static_cast<double>(train.steps);
 }
 
@@ -350,12 +352,13 @@ class Sparse24Cost : public TechniqueCost {
 
 int64_t FirstDenseStep(const TrainSpec& train) {
   const SparsitySpec& spec = train.sparsity;
-  if (spec.method == "s_ste" || spec.method == "slope" || PrunesActivations(spec)) {
-    return train.steps;
-  }
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (PrunesActivations(spec)) return kNever;
+  if (!HasSparseProducts(spec)) return 0;
+  if (spec.method == "s_ste" || spec.method == "slope") return kNever;
   const int64_t steps = train.steps - DecaySearchSteps(spec);
-  const double dense = spec.dense_share * static_cast<double>(steps);
-  return HasSparseProducts(spec) ? train.steps - std::llround(dense) : 0;
+  const int64_t dense = std::llround(spec.dense_share * static_cast<double>(steps));
+  return dense > 0 ? train.steps - dense : kNever;
 }
 
 int64_t FirstAdapterStep(const TrainSpec& train) {

@@ -41,7 +41,8 @@ inline int64_t DecaySearchSteps(const SparsitySpec& spec) {
   return kDecaySearchRuns * spec.decay_search_steps;
 }
 
-/// The first step of those that train dense at the end.
+/// The first step of those that train dense at the end; the largest number there is where none
+/// does.
 int64_t FirstDenseStep(const TrainSpec& train);
 
 /// The first step of those that train adapters, too; that after the last one where none has any.

@@ -205,6 +205,26 @@ TEST(Sparse24, StepSwitchesOnceSecondMomentsHaveSettled) {
   EXPECT_EQ(switched(1e-12), 20) << "after half of the steps";
 }
 
+// What is evaluated after the last step is the network that was trained: as if more steps came.
+TEST(Sparse24, WithoutDenseStepsTheLastEvaluationIsASparseOne) {
+  RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
+  for (const char* method : {"masked_decay", "sr_ste", "s_ste", "static", "slope", "activations"}) {
+    SCOPED_TRACE(method);
+    SparsitySpec spec = Exact(method);
+    spec.dense_share = 0;
+    const auto loss = [&](int64_t steps) {
+      JobSpec job = JobOf(spec, steps);
+      job.schedule.kind = "constant";
+      job.train.eval_sequences = 4;
+      if (PrunesActivations(spec)) job.model.activation = "squared_relu";
+      TinyTraining run(job, TinyPlan("fp32"), tokens);
+      for (int step = 0; step < 4; ++step) run.Step();
+      return run.trainer->Evaluate()->loss;
+    };
+    EXPECT_EQ(loss(4), loss(40));
+  }
+}
+
 TEST(Sparse24, MasksAreSearchedAtTheirInterval) {
   RandomTokens tokens(TinyModel().vocab_size, TinyModel().context);
   SparsitySpec spec = Exact();
