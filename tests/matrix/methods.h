@@ -8,7 +8,7 @@
 namespace weft::testing {
 
 /// The network of a job: a choice may mean another method of the same kind for each, so that all
-/// methods are trained in no more jobs.
+/// methods are trained in no more jobs. Encoders have the methods of gpt2.
 enum class Network : uint8_t { kGpt2, kLlama, kMixtral };
 
 inline Network NetworkOf(const JobSpec& job) {

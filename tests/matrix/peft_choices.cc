@@ -59,12 +59,14 @@ Choice JointAdapters() {
 
 Choice LoraOfTokens() {
   return {"lora of tokens", Effect::kOwnTraining, [](JobSpec& job) {
-            const bool llama = job.model.family == "llama";
-            job.model.peft.method = "lora";
-            job.model.peft.rank = 4;
-            job.model.peft.target_modules = llama
-                                                ? std::vector<std::string>{"embed_tokens", "q_proj"}
-                                                : std::vector<std::string>{"wte", "c_attn"};
+            const std::string& family = job.model.family;
+            PeftSpec& peft = job.model.peft;
+            peft.method = "lora";
+            peft.rank = 4;
+            // ViT has no tokens: validation refuses these names there.
+            peft.target_modules = {"wte", "c_attn"};
+            if (family == "llama") peft.target_modules = {"embed_tokens", "q_proj"};
+            if (family == "bert") peft.target_modules = {"word_embeddings", "query"};
           }};
 }
 

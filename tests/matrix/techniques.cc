@@ -100,14 +100,31 @@ Choice OffloadOptimizer(const std::string& where, const std::string& directory =
           }};
 }
 
+/// Patterns of the names of a family.
+struct FamilyNames {
+  std::string embedding;  ///< All of it.
+  std::string tokens;     ///< Their table, or what projects patches of images.
+  std::string attention;  ///< Of all blocks.
+  std::string block;      ///< The name of a block, before its number.
+};
+
+const FamilyNames& NamesOf(const std::string& family) {
+  static const auto* const names = new std::map<std::string, FamilyNames>{
+      {"gpt2", {"transformer.w*", "*wte*", "*.attn.*", "transformer.h."}},
+      {"llama", {"model.embed_tokens.*", "*embed_tokens*", "*.self_attn.*", "model.layers."}},
+      {"bert", {"bert.embeddings.*", "*word_embeddings*", "*.attention.*", "bert.encoder.layer."}},
+      {"vit", {"vit.embeddings.*", "*patch_embeddings*", "*.attention.*", "vit.encoder.layer."}},
+  };
+  return names->at(family);
+}
+
 /// All up to block `end` - 1, with a table that classifies, too.
 Choice FreezeBelow(int64_t end) {
   return {"frozen below " + std::to_string(end), Effect::kOwnTraining, [=](JobSpec& job) {
-            const bool llama = job.model.family == "llama";
-            job.model.freeze = {llama ? "model.embed_tokens.*" : "transformer.w*"};
+            const FamilyNames& names = NamesOf(job.model.family);
+            job.model.freeze = {names.embedding};
             for (int64_t block = 0; block < end; ++block) {
-              const std::string number = std::to_string(block) + ".*";
-              job.model.freeze.push_back((llama ? "model.layers." : "transformer.h.") + number);
+              job.model.freeze.push_back(names.block + std::to_string(block) + ".*");
             }
           }};
 }
@@ -115,11 +132,8 @@ Choice FreezeBelow(int64_t end) {
 /// Tokens, all of attention, and all of the last block.
 Choice FreezeParts() {
   return {"frozen parts", Effect::kOwnTraining, [](JobSpec& job) {
-            if (job.model.family == "llama") {
-              job.model.freeze = {"*embed_tokens*", "*.self_attn.*", "model.layers.3.*"};
-            } else {
-              job.model.freeze = {"*wte*", "*.attn.*", "transformer.h.3.*"};
-            }
+            const FamilyNames& names = NamesOf(job.model.family);
+            job.model.freeze = {names.tokens, names.attention, names.block + "3.*"};
           }};
 }
 
@@ -343,6 +357,20 @@ std::vector<Axis> AxesBeforeTechniques() {
           job.model.kv_heads = 2;
           job.model.experts = 4;
           job.model.router_aux_loss = 0;  // of a micro-batch, whose sizes differ
+        }},
+       {"bert", Effect::kOwnTraining,
+        [](JobSpec& job) {
+          job.model.family = "bert";
+          job.model.head = "masked_lm";
+        }},
+       {"vit", Effect::kOwnTraining,
+        [](JobSpec& job) {
+          job.model.family = "vit";
+          job.model.image_size = 12;
+          job.model.patch_size = 3;
+          job.model.image_channels = 1;
+          job.model.classes = 3;
+          job.model.vocab_size = 0;
         }}},
       {{"data 1", Effect::kSameNumbers, Nothing}, Data(2), Data(4)},
       {{"tensor 1", Effect::kSameNumbers, Nothing},

@@ -1,5 +1,6 @@
 #include "tests/matrix/training.h"
 
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -10,10 +11,12 @@
 #include "common/env.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
+#include "common/spec/model_family.h"
 #include "coordinator/planner/planner.h"
 #include "kernels/cpu/isa.h"
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/data/joint_batches.h"
+#include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/trainer/run_attempt.h"
 
@@ -42,7 +45,8 @@ class Listener : public trainer::Reporter {
     const auto* progress = std::get_if<trainer::ProgressMessage>(&message);
     if (progress == nullptr) return;
     const std::lock_guard lock(mutex_);
-    losses_.push_back(progress->loss.value_or(-1));
+    // One that is not finite is like no other, so that it shows.
+    losses_.push_back(progress->loss.value_or(std::numeric_limits<double>::quiet_NaN()));
     last_ = *progress;
   }
   bool StopRequested() override {
@@ -60,8 +64,15 @@ class Listener : public trainer::Reporter {
   trainer::ProgressMessage last_;
 };
 
+/// Batches that are made up, of the kind that the network of `job` reads.
 std::unique_ptr<engine::BatchSource> MadeUpSource(const JobSpec& job) {
   constexpr int64_t kPairs = 10;
+  constexpr double kMaskedShare = 0.25;  // as many tokens of each sequence
+  if (job.model.family == "vit") return std::make_unique<engine::NoiseImages>(job.model);
+  if (HeadOf(job.model) == "masked_lm") {
+    return std::make_unique<engine::RandomMasked>(job.model.vocab_size, SequenceLength(job),
+                                                  kMaskedShare);
+  }
   if (job.data.format == kPreferenceFormat) {
     return std::make_unique<engine::RandomPairs>(job.model.vocab_size, SequenceLength(job), kPairs,
                                                  job.train.global_batch);

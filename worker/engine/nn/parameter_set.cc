@@ -12,6 +12,7 @@
 #include "kernels/quantize_4bit/quantize_4bit.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/parameter_file_iterator.h"
+#include "worker/engine/nn/parameter_part.h"
 #include "worker/engine/nn/word_tensors.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
@@ -166,6 +167,10 @@ void ParameterSet::ChooseKept() {
         (!resident_units_.empty() && resident_units_[unit]) || (keeps_frozen_ && frozen);
     std::fill(kept_.begin() + first, kept_.begin() + end, kept);
   }
+}
+
+bool ParameterSet::Counts(const ParameterPart& part) const {
+  return part.whole ? ParameterList::Counts(part.index) : CountsPart(part.index);
 }
 
 void ParameterSet::PlaceGradients(const Range& range, float* data) {

@@ -25,6 +25,7 @@ enum class ValuesFrom : uint8_t {
 };
 
 class ParameterFile;
+struct ParameterPart;
 
 /// What the gradient of a trained parameter is of.
 enum class GradientKind : uint8_t {
@@ -191,6 +192,9 @@ class ParameterSet : public ParameterList {
   std::vector<TensorView> DifferentiatedGradients() const;
   /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
+  using ParameterList::Counts;
+  /// The same of the gradient of `part`: CountsPart, unless it is whole.
+  bool Counts(const ParameterPart& part) const;
   /// The trainable parameters in the order of their gradients, where values are not sharded: kind
   /// after kind, since ranks that shard updates sum those of derived matrices otherwise.
   const std::vector<int64_t>& GradientOrder() const { return gradient_order_; }

@@ -58,9 +58,7 @@ ExactNorm MeasureGradientsExactly(const ParameterSet& parameters,
   if (parts.empty()) whole = TrainedParts(parameters);
   ExactNorm norm;
   for (const ParameterPart& part : parts.empty() ? std::span<const ParameterPart>(whole) : parts) {
-    const bool counts =
-        part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
-    if (!counts || part.count() == 0) continue;
+    if (!parameters.Counts(part) || part.count() == 0) continue;
     AddSquares(part.gradient.As<float>(), part.count(),
                parameters.GradientOffset(part.index) + part.first, &norm);
   }

@@ -53,7 +53,7 @@ Status MeasureGradients(Context& context, const ParameterSet& parameters,
   if (parameters.file() != nullptr) return MeasureFile(parameters.file(), parts, sums);
   std::vector<kernels::NormTensor> tensors;
   for (const ParameterPart& part : parts) {
-    if (parameters.CountsPart(part.index)) tensors.push_back(NormTensorOf(part.gradient));
+    if (parameters.Counts(part)) tensors.push_back(NormTensorOf(part.gradient));
   }
   return Measure(context, tensors, sums);
 }
@@ -88,9 +88,7 @@ std::vector<ParameterSet::Range> CountedGradients(const ParameterSet& parameters
       shared ? std::vector<ParameterPart>() : TrainedParts(parameters);
   std::vector<ParameterSet::Range> counted;
   for (const ParameterPart& part : shared ? parts : std::span(whole)) {
-    const bool counts =
-        part.whole ? parameters.Counts(part.index) : parameters.CountsPart(part.index);
-    if (!counts || part.count() == 0) continue;
+    if (!parameters.Counts(part) || part.count() == 0) continue;
     const int64_t first = parameters.GradientOffset(part.index) + part.first;
     counted.push_back({first, first + part.count()});
   }

@@ -46,14 +46,10 @@ TensorView JointAdapters::GradientOf(const ParameterPart& part) const {
 
 Result<std::vector<NormSums>> JointAdapters::Measure(Context& state) {
   const ParameterSet& parameters = *parts_.parameters;
-  // Expert-parallel ranks have shards of their own, or the same gradients.
-  const auto counts = [&](int64_t index) {
-    return parts_.shards_updates ? parameters.CountsPart(index) : parameters.Counts(index);
-  };
   for (size_t k = 0; k < trained_.size(); ++k) {
     std::vector<kernels::NormTensor> tensors;
     for (const ParameterPart& part : trained_[k].parts) {
-      if (counts(part.index)) tensors.push_back(NormTensorOf(GradientOf(part)));
+      if (parameters.Counts(part)) tensors.push_back(NormTensorOf(GradientOf(part)));
     }
     WEFT_RETURN_IF_ERROR(engine::Measure(state, tensors, norms_.device() + k));
   }

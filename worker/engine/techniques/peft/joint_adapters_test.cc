@@ -325,7 +325,8 @@ TEST(JointAdaptersTest, ExpertParallelRanksFollowOne) {
   c.job.train.steps = 4;
   c.job.train.gradient_clip_norm = 0.02;
   c.job.model.experts = 4;
-  c.job.model.router_aux_loss = 0;
+  // Ranks have two and three passes of an evaluation, and each takes part in those of the other.
+  c.job.train.eval_sequences = 5 * kAdapters;
   c.tokens = [job = c.job] { return SourcesOf(job); };
   c.plan.bucket_bytes = 4000;
   const MeshOutcome whole = TrainOnMesh(c).front();
