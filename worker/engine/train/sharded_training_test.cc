@@ -21,6 +21,7 @@
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/parallel/sharded_data_parallel.h"
+#include "worker/engine/testing/parameter_values.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -535,9 +536,10 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
   Env& env = Env::Posix();
   JobSpec cores = TinyJob(12);
   cores.model.low_rank_core.rank = 4;
+  const JobSpec search = SearchJob();
   for (const auto& [job, precision, most] :
        {std::tuple(TinyJob(12), "fp32", 3), std::tuple(LlamaJob(), "bf16_pure", 3),
-        std::tuple(cores, "fp32", 1)}) {
+        std::tuple(cores, "fp32", 1), std::tuple(search, "bf16", 1)}) {
     SCOPED_TRACE(most);
     const int64_t two = std::min(2, most), three = most;
     const Outcome saved = Train(job, {4, two, precision}, 3);
@@ -549,11 +551,7 @@ TEST(ShardedTraining, AnyNumberOfRanksReadsACheckpoint) {
       for (NamedTensor& tensor : trainer.StateTensors()) {
         const std::vector<float>& values = saved.state.tensors.at(tensor.name);
         const int64_t first = tensor.part ? tensor.part->first : 0;
-        kernels::cpu::WithFloatType(tensor.view.dtype, [&]<class T>() {
-          for (int64_t i = 0; i < tensor.view.shape.Elements(); ++i) {
-            tensor.view.As<T>()[i] = FromFloat<T>(values[static_cast<size_t>(first + i)]);
-          }
-        });
+        SetValues(tensor.view, values.data() + first);
         if (tensor.saved) tensors.push_back(std::move(tensor));
       }
       if (tensors.empty()) return;  // of a group that has what the first one saves
