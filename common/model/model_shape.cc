@@ -66,6 +66,22 @@ struct QuantizedBlocks {
   }
 };
 
+/// The weights that are one matrix with the last one.
+struct WeightStack {
+  int64_t trained = 0;  ///< Numbers of those that are trained themselves.
+  bool has_derived = false;
+
+  /// Adds a weight, which is derived or has `numbers` trained ones. Returns how many more numbers
+  /// of ModelShape::stacked_with_derived there are.
+  int64_t Add(const ParameterInfo& weight, bool derived, int64_t numbers) {
+    if (!weight.stacked) *this = {};
+    const int64_t before = has_derived ? trained : 0;
+    has_derived = has_derived || derived;
+    if (!derived) trained += numbers;
+    return has_derived ? trained - before : 0;
+  }
+};
+
 /// ModelShape::first_saved, where `parameter` is the first that is trained.
 std::optional<SavedTensor> FirstSaved(const ModelSpec& model, const ParameterInfo& parameter) {
   using enum SavedTensor;
@@ -135,6 +151,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
   bool backward = false;  // from the first trained parameter on
   first_trained_layer = spec.layers;
   QuantizedBlocks quantized_blocks;
+  WeightStack stack;
   for (const ParameterGroup& group : ParameterGroupsOfRank(spec, tensor, rows)) {
     const ParameterInfo& parameter = group.first;
     if (!IsOnStage(spec, parameter, stage.first, stage.last)) continue;
@@ -210,7 +227,11 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (!parameter.in_place_of.empty()) replaces_weights = true;
     if (parameter.adapter != AdapterSide::kNone) has_adapters = true;
     const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
-    if (sources_of_it.empty()) continue;
+    const bool is_derived = !sources_of_it.empty();
+    if (parameter.matrix()) {
+      stacked_with_derived += stack.Add(parameter, is_derived, is_trained ? in_memory : 0);
+    }
+    if (!is_derived) continue;
     derived += elements;
     largest_derived = std::max(largest_derived, parameter.Elements());
     for (const ParameterInfo& source : sources_of_it) {

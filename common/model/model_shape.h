@@ -125,6 +125,8 @@ struct ModelShape {
   int64_t quantized = 0;  ///< Numbers of weights that are quantised: stored has their
                           ///< words (ParameterInfo::quantized_words), as if of f32.
   QuantizedBlock quantized_block;
+  /// Trained numbers of weights that are one matrix with a derived one, and not derived.
+  int64_t stacked_with_derived = 0;
   int64_t derived = 0;            ///< Numbers of the weights that are computed from others ...
   int64_t sources = 0;            ///< ... and of these, which are trained in their place.
   int64_t largest_derived = 0;    ///< Numbers of the largest of those weights ...
@@ -173,6 +175,10 @@ struct ModelShape {
   /// choices as a rank has experts, up to their capacity. With context parallelism one rank may
   /// have all the tokens that an expert takes from these ranks.
   int64_t ExpertRows() const;
+
+  /// Numbers whose summed gradients each rank has where ranks shard updates: those of sources
+  /// follow from those of derived weights.
+  int64_t ReducedWhole() const { return derived + stacked_with_derived; }
 
   /// Numbers that the optimizer updates.
   int64_t Updated() const { return trained - derived + sources; }

@@ -67,6 +67,7 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.frozen.in_tiles,
           &shape.frozen.of_first,
           &shape.quantized,
+          &shape.stacked_with_derived,
           &shape.derived,
           &shape.sources,
           &body.all,

@@ -39,6 +39,7 @@ std::vector<int64_t> NumbersOf(const ModelShape& shape) {
           shape.packed_padding.emulated_bf16,
           shape.quantized,
           shape.quantized_block.numbers,
+          shape.stacked_with_derived,
           shape.derived,
           shape.sources,
           shape.largest_derived,

@@ -38,9 +38,8 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
-  // Where updates are sharded each rank has the sums of what the gradients of sources follow from.
-  const int64_t of_derived = inputs.zero_stage > 0 ? wire * shape.derived : 0;
-  const int64_t gradients = wire * shape.Differentiated() - of_derived;
+  const int64_t reduced_whole = inputs.zero_stage > 0 ? wire * shape.ReducedWhole() : 0;
+  const int64_t gradients = wire * shape.Differentiated() - reduced_whole;
   const int64_t shard_ranks = inputs.ShardGroupSize();
   // Experts of expert-parallel ranks.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
@@ -69,7 +68,7 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
     }
     default: {
       const int64_t reductions = inputs.zero_stage > 1 ? passes : 1;
-      traffic.all_reduced = of_derived;
+      traffic.all_reduced = reduced_whole;
       traffic.experts_scattered = reductions * wire * of_experts;
       traffic.reduce_scattered = reductions * gradients - traffic.experts_scattered;
       // Values come back as they are stored; experts are matrices.

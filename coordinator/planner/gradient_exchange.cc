@@ -134,10 +134,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   const bool own_experts = shape.expert_ranks > 1;
   const double of_experts = own_experts ? kGradientBytes * D(shape.stored_trained_experts) : 0;
   const bool sharded = inputs.shard_ranks > 1;
-  const double of_derived = sharded ? kGradientBytes * D(shape.derived) : 0;
-  const double bytes = kGradientBytes * D(shape.trained) - of_experts - of_derived;
+  const double reduced_whole = sharded ? kGradientBytes * D(shape.ReducedWhole()) : 0;
+  const double bytes = kGradientBytes * D(shape.trained) - of_experts - reduced_whole;
   const auto buckets_of = [&](double all) { return std::max(1.0, all / D(inputs.bucket_bytes)); };
-  const double buckets = buckets_of(bytes + of_derived);
+  const double buckets = buckets_of(bytes + reduced_whole);
   // A reduce-scatter or an all-gather of these bytes and of all experts.
   const auto half = [&](double all, double sent) {
     const double collectives =
@@ -148,10 +148,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   };
   double reducing = (sharded ? 1 : 2) * half(bytes, inputs.sent_gradients);
   // All ranks have the sums of what the gradients of sources follow from.
-  if (of_derived > 0) {
+  if (reduced_whole > 0) {
     reducing += rates.AllReduceSeconds(place, groups.Successive(inputs.ranks),
-                                       inputs.sent_gradients * of_derived,
-                                       rates.CollectivesOf(buckets_of(of_derived)));
+                                       inputs.sent_gradients * reduced_whole,
+                                       rates.CollectivesOf(buckets_of(reduced_whole)));
   }
   const double stored = D(ElementBytes(inputs.precision->matrices));
   const double others = D(inputs.shard_ranks - 1) / D(inputs.shard_ranks);

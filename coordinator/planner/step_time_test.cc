@@ -150,6 +150,36 @@ TEST(GradientExchangeSeconds, OfDerivedWeightsIsAnAllReduceAndAGatherOfTheirSour
   EXPECT_NEAR(seconds / expected, 1, 1e-6);
 }
 
+// Shard groups share the plain gradients and the values; all ranks sum those of derived weights,
+// and of what is stacked with these.
+TEST(GradientExchangeSeconds, OfDerivedWeightsInShardGroupsIsAnAllReduceOfAllRanks) {
+  const auto rates = MakeStepRates(GpuMachine(8), DType::kBF16, true);
+  JobSpec job = Gpt2Job();
+  job.model.family = "llama";
+  job.model.low_rank_core.rank = 64;
+  job.model.low_rank_core.layers = {"*.up_proj.*"};
+  StepInputs inputs;
+  inputs.shape = ModelShape(ShapeOf(job).spec);
+  inputs.tokens = 256;
+  inputs.zero_stage = 1;
+  inputs.ranks = inputs.ranks_on_worker = 8;
+  inputs.shard_ranks = 4;
+  inputs.bucket_bytes = int64_t{1} << 40;  // nothing overlaps
+  const ModelShape& shape = inputs.shape;
+  ASSERT_GT(shape.derived, 0);
+  EXPECT_EQ(shape.stacked_with_derived, shape.derived) << "the gate is as large";
+  const auto summed = static_cast<double>(2 * shape.derived);
+  const double plain = static_cast<double>(shape.trained) - summed;
+  // A reduce-scatter and an all-gather of four ranks, an all-reduce of eight, and one of a quarter
+  // between two groups.
+  const double sent = 3.0 / 4 * (plain + static_cast<double>(shape.Updated())) +
+                      2 * 7.0 / 8 * summed + 2 * 1.0 / 2 * plain / 4;
+  const double expected =
+      4 * sent / 300e9 + (1.5 + 1.5 + 7 + 1) * FindStack("weft")->latency_seconds;
+  const double seconds = GradientExchangeSeconds(inputs, PassOf(inputs, *rates), *rates);
+  EXPECT_NEAR(seconds / expected, 1, 1e-6);
+}
+
 TEST(TensorSeconds, OfGroupsThatStraddleMachinesAreThoseOfTheSlowestLink) {
   const WorkerProfile worker = GpuMachine(6);
   const auto rates = MakeStepRates(worker, DType::kBF16, true);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -34,6 +35,26 @@ inline std::vector<float> ValuesOf(const TensorView& view) {
     for (int64_t i = 0; i < view.shape.Elements(); ++i) values.push_back(ToFloat(from[i]));
   });
   return values;
+}
+
+/// Writes as many of `values` as a contiguous tensor of one of kFloatTypes, of bytes or of integers
+/// has elements.
+inline void SetValues(const TensorView& view, const float* values) {
+  const int64_t count = view.shape.Elements();
+  if (view.dtype == DType::kU8) {
+    std::transform(values, values + count, view.As<uint8_t>(),
+                   [](float value) { return static_cast<uint8_t>(value); });
+    return;
+  }
+  if (view.dtype == DType::kI32) {
+    std::transform(values, values + count, view.As<int32_t>(),
+                   [](float value) { return static_cast<int32_t>(value); });
+    return;
+  }
+  kernels::cpu::WithFloatType(view.dtype, [&]<class T>() {
+    std::transform(values, values + count, view.As<T>(),
+                   [](float value) { return FromFloat<T>(value); });
+  });
 }
 
 /// Elements of a tensor of the training state on the host.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/spec/shard_ranks.h"
 #include "worker/engine/optim/gradient_norm.h"
 #include "worker/engine/techniques/gradient_noise_scale/gradient_noise_scale_cost.h"
 #include "worker/engine/techniques/gradient_noise_scale/noise_scale.h"
@@ -22,7 +23,7 @@ class GradientNoiseScale : public Technique {
     parts_ = parts;
     const auto parameters = static_cast<size_t>(parts.parameters->size());
     WEFT_ASSIGN_OR_RETURN(first_, ReadbackOf<NormSums>::New(*parts.context, parameters));
-    WEFT_ASSIGN_OR_RETURN(whole_, ReadbackOf<NormSums>::New(*parts.context));
+    WEFT_ASSIGN_OR_RETURN(whole_, ReadbackOf<NormSums>::New(*parts.context, kWholeSums));
     return OkStatus();
   }
 
@@ -37,8 +38,10 @@ class GradientNoiseScale : public Technique {
   Status OnGradients(Context& state, int64_t) override {
     const ParameterSet& parameters = *parts_.parameters;
     const bool offloaded = parameters.offloaded();
-    // Ranks that update different parts add up their norms themselves.
-    if (!parts_.shards_updates) {
+    // Without derived parameters, ranks that update different parts add up their norms themselves.
+    if (MeasuresParts()) {
+      WEFT_RETURN_IF_ERROR(MeasureParts(state));
+    } else if (!parts_.shards_updates) {
       NormSums* const sums = offloaded ? whole_.host() : whole_.device();
       const bool in_pieces = parameters.file() != nullptr || parameters.keeps_some_on_device();
       WEFT_RETURN_IF_ERROR(
@@ -57,14 +60,18 @@ class GradientNoiseScale : public Technique {
     for (size_t part = 0; part < measured_; ++part) squares += first_.host()[part].squares;
     const double to_mean = static_cast<double>(step.targets) /
                            static_cast<double>(step.first_targets) / step.loss_scale;
-    std::array<double, 1> small = {step.first_targets > 0 ? squares * to_mean * to_mean : 0.0};
-    WEFT_RETURN_IF_ERROR(parts_.sum_scalars(small));
+    // Each shard group has all parts.
+    const int64_t groups = GradientRanks(parts_.plan->mesh) / ShardRanks(*parts_.plan);
+    std::array<double, 2> sums = {
+        step.first_targets > 0 ? squares * to_mean * to_mean : 0.0,
+        MeasuresParts() ? whole_.host()->squares / static_cast<double>(groups) : 0.0};
+    WEFT_RETURN_IF_ERROR(parts_.sum_scalars(sums));
+    const auto [small, of_parts] = sums;
     const auto batch = static_cast<double>(step.batch);
     const auto micro_batch = static_cast<double>(parts_.plan->micro_batch);
     if (step.applied && batch > micro_batch) {
-      const double whole = parts_.shards_updates ? step.gradient_squares : whole_.host()->squares;
-      estimate_.Add(micro_batch, small[0] / static_cast<double>(parts_.data_ranks), batch,
-                    whole / (step.loss_scale * step.loss_scale));
+      estimate_.Add(micro_batch, small / static_cast<double>(parts_.data_ranks), batch,
+                    WholeSquares(step, of_parts) / (step.loss_scale * step.loss_scale));
     }
     if (const std::optional<double> value = estimate_.Value()) {
       step.metrics->emplace(kNoiseScaleMetric, *value);
@@ -75,11 +82,43 @@ class GradientNoiseScale : public Technique {
   std::vector<NamedTensor> StateTensors() override { return estimate_.StateTensors(); }
 
  private:
+  static constexpr size_t kWholeSums = 2;
+
+  /// Whether ranks that shard updates update sources of derived parameters: the norm that they add
+  /// up is then of other gradients.
+  bool MeasuresParts() const { return parts_.shards_updates && parts_.parameters->has_derived(); }
+
+  /// Each rank has a part of the gradients of plain parameters, and all of those of derived ones.
+  Status MeasureParts(Context& state) {
+    const ParameterSet& parameters = *parts_.parameters;
+    std::vector<kernels::NormTensor> plain, derived;
+    for (const UpdatedParameters& updated : parts_.updated) {
+      for (const ParameterPart& part : updated.parts) {
+        if (parameters[part.index].source_of < 0) plain.push_back(NormTensorOf(part.gradient));
+      }
+    }
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].derived()) derived.push_back(NormTensorOf(parameters.gradient(i)));
+    }
+    WEFT_RETURN_IF_ERROR(Measure(state, plain, whole_.device()));
+    WEFT_RETURN_IF_ERROR(Measure(state, derived, whole_.device() + 1));
+    return whole_.Fetch(*parts_.context);
+  }
+
+  /// Of the gradients of the whole batch, with the loss scale. `of_parts`: those that ranks have
+  /// parts of.
+  double WholeSquares(const FinishedStep& step, double of_parts) const {
+    if (MeasuresParts()) return of_parts + whole_.host()[1].squares;
+    return parts_.shards_updates ? step.gradient_squares : whole_.host()->squares;
+  }
+
   TrainingParts parts_;
   NoiseScale estimate_;
   ReadbackOf<NormSums> first_;  ///< Of the first micro-batch, in `measured_` parts.
   size_t measured_ = 0;
-  ReadbackOf<NormSums> whole_;  ///< Of the whole batch.
+  /// Of the whole batch: of all gradients, or of the parts of this rank and then of all derived
+  /// parameters.
+  ReadbackOf<NormSums> whole_;
 };
 
 }  // namespace

@@ -1,13 +1,16 @@
 // The gradient noise scale of several ranks against its formula, from the gradient of each rank.
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/spec/shard_ranks.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/parallel/sharded_data_parallel.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -22,41 +25,66 @@ double Squares(const Doubles& x) {
   return sum;
 }
 
+constexpr int64_t kMicroBatch = 3;
+constexpr int kSteps = 3;
+// Some of the vocabulary alone: then there is a gradient besides the noise.
+constexpr int64_t kTokensUsed = 8;
+
+JobSpec MeasuredJob(int64_t batch) {
+  JobSpec job = TinyJob(batch);
+  job.train.gradient_noise_scale = true;
+  job.optimizer.learning_rate = 0;  // each step's gradients are those of the first weights
+  return job;
+}
+
+/// What the ranks of `plan` find in the end, by rank.
+std::vector<std::optional<double>> FoundByRanks(const JobSpec& job, const Plan& plan) {
+  constexpr int64_t kBucketBytes = 4096;
+  std::vector<std::optional<double>> found(static_cast<size_t>(plan.mesh.data));
+  RunRanks(static_cast<int>(plan.mesh.data), std::chrono::milliseconds(20000),
+           [&](Collective& group) {
+             RandomTokens tokens(kTokensUsed, TinyModel().context);
+             ModelOptions options = ModelOptionsOf(plan, job.train);
+             options.update_rank = group.rank() % ShardRanks(plan);
+             TinyRun run(job.model, options);
+             ParameterSet& parameters = run.model->parameters();
+             std::unique_ptr<GradientReducer> reducer;
+             if (plan.zero_stage == 0) {
+               reducer = std::make_unique<DataParallel>(&group, &parameters, kBucketBytes);
+             } else {
+               auto made = ShardedDataParallel::New(run.context, &group, ShardRanks(plan),
+                                                    &parameters, kBucketBytes, DType::kF32);
+               ASSERT_TRUE(made.ok()) << made.status().message();
+               reducer = *std::move(made);
+             }
+             auto trainer = Trainer::New(job, plan,
+                                         {.context = &run.context,
+                                          .model = run.model.get(),
+                                          .train = &tokens,
+                                          .reducer = reducer.get(),
+                                          .rank = group.rank()});
+             ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+             for (int step = 0; step < kSteps; ++step) {
+               auto report = (*trainer)->Step();
+               ASSERT_TRUE(report.ok()) << report.status().message();
+               const auto& metrics = report->technique_metrics;
+               const auto scale = metrics.find("gradient_noise_scale_sequences");
+               if (scale == metrics.end()) continue;
+               found[static_cast<size_t>(group.rank())] = scale->second;
+             }
+           });
+  return found;
+}
+
 TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
   constexpr int kRanks = 2;
-  constexpr int kSteps = 3;
-  // Some of the vocabulary alone: then there is a gradient besides the noise.
-  constexpr int64_t kTokensUsed = 8;
   for (const int64_t accumulation : {1, 2}) {
     SCOPED_TRACE(accumulation);
-    constexpr int64_t kMicroBatch = 3;
     const int64_t batch = kRanks * accumulation * kMicroBatch;
-    JobSpec job = TinyJob(batch);
-    job.train.gradient_noise_scale = true;
-    job.optimizer.learning_rate = 0;  // each step's gradients are those of the first weights
-
-    std::optional<double> found[kRanks];
-    RunRanks(kRanks, std::chrono::milliseconds(20000), [&](Collective& group) {
-      RandomTokens tokens(kTokensUsed, TinyModel().context);
-      Plan plan = TinyPlan("fp32", kMicroBatch, accumulation);
-      plan.mesh.data = kRanks;
-      TinyRun run(job.model, ModelOptionsOf(plan));
-      DataParallel reducer(&group, &run.model->parameters(), 4096);
-      auto trainer = Trainer::New(job, plan,
-                                  {.context = &run.context,
-                                   .model = run.model.get(),
-                                   .train = &tokens,
-                                   .reducer = &reducer,
-                                   .rank = group.rank()});
-      ASSERT_TRUE(trainer.ok()) << trainer.status().message();
-      for (int step = 0; step < kSteps; ++step) {
-        auto report = (*trainer)->Step();
-        ASSERT_TRUE(report.ok()) << report.status().message();
-        const auto& metrics = report->technique_metrics;
-        const auto scale = metrics.find("gradient_noise_scale_sequences");
-        if (scale != metrics.end()) found[group.rank()] = scale->second;
-      }
-    });
+    const JobSpec job = MeasuredJob(batch);
+    Plan plan = TinyPlan("fp32", kMicroBatch, accumulation);
+    plan.mesh.data = kRanks;
+    const std::vector<std::optional<double>> found = FoundByRanks(job, plan);
 
     // Mean gradients of sequences [first, first + count) of a step.
     RandomTokens tokens(kTokensUsed, TinyModel().context);
@@ -83,6 +111,27 @@ TEST(NoiseScaleTest, RanksOverGlooFindWhatTheFormulaSaysOfTheirGradients) {
     ASSERT_TRUE(found[0].has_value());
     EXPECT_EQ(found[1], found[0]);
     EXPECT_NEAR(*found[0], noise / square, 1e-3 * noise / square);
+  }
+}
+
+// Ranks that update parts of what weights are made of measure the gradients of the weights, too:
+// in one shard group and in two.
+TEST(NoiseScaleTest, OfDerivedWeightsIsTheSameWhereRanksShardUpdates) {
+  constexpr int kRanks = 4;
+  JobSpec job = MeasuredJob(kRanks * kMicroBatch);
+  job.model.over_parameterization = {"majority_kernels", {}, 1.0, 2};
+  Plan plan = TinyPlan("fp32", kMicroBatch, 1);
+  plan.mesh.data = kRanks;
+  const std::vector<std::optional<double>> plain = FoundByRanks(job, plan);
+  ASSERT_TRUE(plain[0].has_value());
+  plan.zero_stage = 1;
+  for (const int64_t shard_ranks : {0, 2}) {
+    SCOPED_TRACE(shard_ranks);
+    plan.zero_shard_ranks = shard_ranks;
+    for (const std::optional<double>& found : FoundByRanks(job, plan)) {
+      ASSERT_TRUE(found.has_value());
+      EXPECT_NEAR(*found, *plain[0], 1e-4 * *plain[0]);
+    }
   }
 }
 

@@ -171,33 +171,46 @@ ParameterSet::Range ShardedDataParallel::PartOfBucket(int64_t bucket, int64_t ra
   return {all.begin + rank * length, all.begin + (rank + 1) * length};
 }
 
-std::vector<ParameterPart> ShardedDataParallel::PartsIn(const ParameterSet::Range& range,
-                                                        float* gradients) const {
+// Derived matrices have no state, so a part of what is stacked with them is a part of each tensor.
+ParameterSet::Range ShardedDataParallel::PartOfParameter(int64_t index, int64_t rank) const {
+  const int64_t bucket = layout().bucket_of[static_cast<size_t>(index)];
+  const int64_t begin = parameters_->GradientOffset(index);
+  const int64_t end = begin + (*parameters_)[index].shape.Elements();
+  if (this->bucket(bucket).of_derived) {
+    constexpr int64_t kAlign = 16;  // 64 bytes
+    const int64_t ranks = ShardGroupSize(bucket);
+    const int64_t length = RoundUp(end - begin, kAlign * ranks) / ranks;
+    return {std::min(begin + rank * length, end), std::min(begin + (rank + 1) * length, end)};
+  }
+  const ParameterSet::Range part = PartOfBucket(bucket, rank);
+  return {std::clamp(part.begin, begin, end), std::clamp(part.end, begin, end)};
+}
+
+std::vector<ParameterPart> ShardedDataParallel::PartsOf(int64_t bucket, int64_t rank) const {
   std::vector<ParameterPart> parts;
   for (int64_t i = 0; i < parameters_->size(); ++i) {
-    const Parameter& parameter = (*parameters_)[i];
-    if (!parameter.updated()) continue;
-    const int64_t begin = parameters_->GradientOffset(i);
-    const int64_t end = begin + parameter.shape.Elements();
-    const int64_t first = std::clamp(range.begin, begin, end);
-    const int64_t count = std::clamp(range.end, begin, end) - first;
-    const bool known = gradients != nullptr && count > 0;
-    parts.push_back(PartOf(*parameters_, i, first - begin, count,
-                           known ? gradients + (first - range.begin) : nullptr));
+    if (!(*parameters_)[i].updated()) continue;
+    if (layout().bucket_of[static_cast<size_t>(i)] != bucket) continue;
+    const ParameterSet::Range part = PartOfParameter(i, rank);
+    if (part.size() == 0) continue;
+    parts.push_back(
+        PartOf(*parameters_, i, part.begin - parameters_->GradientOffset(i), part.size(), nullptr));
   }
   return parts;
 }
 
 void ShardedDataParallel::MakeParts() {
-  for (int64_t b = 0; b < bucket_count(); ++b) {
-    const ParameterSet::Range range = PartOfBucket(b, OwnPart(b));
-    float* sums = nullptr;
-    if (parameters_->file() == nullptr) sums = Sums(b).As<float>() + (range.begin - Kept(b).begin);
-    const std::vector<ParameterPart> own = PartsIn(range, sums);
-    if (parts_.empty()) parts_.resize(own.size());
-    for (size_t k = 0; k < own.size(); ++k) {
-      if (layout().bucket_of[static_cast<size_t>(own[k].index)] == b) parts_[k] = own[k];
+  parts_.clear();
+  for (int64_t i = 0; i < parameters_->size(); ++i) {
+    if (!(*parameters_)[i].updated()) continue;
+    const int64_t bucket = layout().bucket_of[static_cast<size_t>(i)];
+    const ParameterSet::Range part = PartOfParameter(i, OwnPart(bucket));
+    float* gradient = nullptr;
+    if (parameters_->file() == nullptr && part.size() > 0) {
+      gradient = Sums(bucket).As<float>() + (part.begin - Kept(bucket).begin);
     }
+    parts_.push_back(PartOf(*parameters_, i, part.begin - parameters_->GradientOffset(i),
+                            part.size(), gradient));
   }
 }
 
@@ -397,12 +410,12 @@ Status ShardedDataParallel::Finish() {
 
 std::vector<ShardedDataParallel::Packed> ShardedDataParallel::PackedOf(int64_t bucket,
                                                                        int64_t rank) const {
-  const ParameterSet::Range range = PartOfBucket(bucket, rank);
   int64_t at = rank * part_bytes_[static_cast<size_t>(bucket)];
-  if (parameters_->values_follow_gradients()) return {{parameters_->ValuesAlong(range), at}};
+  if (parameters_->values_follow_gradients()) {
+    return {{parameters_->ValuesAlong(PartOfBucket(bucket, rank)), at}};
+  }
   std::vector<Packed> packed;
-  for (const ParameterPart& part : PartsIn(range, nullptr)) {
-    if (part.count() == 0) continue;
+  for (const ParameterPart& part : PartsOf(bucket, rank)) {
     packed.push_back({part.value, at});
     at += static_cast<int64_t>(part.value.Bytes());
   }
@@ -415,12 +428,11 @@ Status ShardedDataParallel::MakeStaging(Context& context) {
   const bool follow = parameters_->values_follow_gradients();
   int64_t most = 0;
   for (int64_t b = 0; b < bucket_count(); ++b) {
-    if (ShardGroupOf(b) == nullptr || !bucket(b).updated) continue;
+    if (ShardGroupOf(b) == nullptr || !bucket(b).updated || bucket(b).of_derived) continue;
     int64_t& bytes = part_bytes_[static_cast<size_t>(b)];
     for (int64_t rank = 0; rank < ShardGroupSize(b); ++rank) {
-      const ParameterSet::Range part = PartOfBucket(b, rank);
-      const size_t own = follow ? static_cast<size_t>(part.size()) * sizeof(float)
-                                : RoundUp(BytesOf(PartsIn(part, nullptr)), kAlign);
+      const size_t own = follow ? static_cast<size_t>(PartOfBucket(b, rank).size()) * sizeof(float)
+                                : RoundUp(BytesOf(PartsOf(b, rank)), kAlign);
       bytes = std::max(bytes, static_cast<int64_t>(own));
     }
     most = std::max(most, bytes * ShardGroupSize(b));
@@ -490,6 +502,21 @@ Work ShardedDataParallel::GatherInPlace(int64_t bucket) {
       parameters_->ValuesAlong({all.begin, all.end}), "all-gather parameters");
 }
 
+// Parts of different ranks differ in length, and between them are derived matrices.
+Work ShardedDataParallel::ExchangeParts(int64_t bucket) {
+  Collective* const shard_group = ShardGroupOf(bucket);
+  if (shard_group == nullptr) return {};
+  const std::vector<ParameterPart> own = PartsOf(bucket, shard_group->rank());
+  std::vector<Transfer> sends, receives;
+  for (int peer = 0; peer < shard_group->size(); ++peer) {
+    if (peer == shard_group->rank()) continue;
+    for (const ParameterPart& part : own) sends.push_back({part.value, peer});
+    for (const ParameterPart& part : PartsOf(bucket, peer)) receives.push_back({part.value, peer});
+  }
+  return shard_group->Exchange(stream(), std::move(sends), std::move(receives),
+                               "all-gather parameters");
+}
+
 // Images of gradients are the buckets.
 Status ShardedDataParallel::GatherInFile() {
   ParameterFile* const file = parameters_->file();
@@ -516,7 +543,9 @@ Status ShardedDataParallel::GatherParameters() {
   }
   for (int64_t b = 0; b < bucket_count(); ++b) {
     if (!bucket(b).updated) continue;
-    if (staging_) {
+    if (bucket(b).of_derived) {
+      gathers_[static_cast<size_t>(b)] = ExchangeParts(b);
+    } else if (staging_) {
       WEFT_RETURN_IF_ERROR(GatherStaged(b));
     } else {
       gathers_[static_cast<size_t>(b)] = GatherInPlace(b);

@@ -30,7 +30,8 @@ namespace weft::engine {
 ///
 /// Derived matrices (ParameterList::Derive) are updated through their sources, whose gradients
 /// follow from their whole ones: each rank gets the sums of these, among all ranks of the group,
-/// and its technique computes the gradients of all sources. The rank updates its part of them.
+/// and its technique computes the gradients of all sources. The rank updates its part of them. What
+/// is stacked with a derived matrix is reduced with it; the rank updates its part of each tensor.
 ///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
@@ -98,9 +99,10 @@ class ShardedDataParallel : public BucketReducer {
   int64_t OwnPart(int64_t bucket) const;
   /// Elements of gradients() that are `rank`'s part of a bucket.
   ParameterSet::Range PartOfBucket(int64_t bucket, int64_t rank) const;
-  /// What that is of the parameters, in rising order; parts may be empty. `gradients`: where those
-  /// of the range are.
-  std::vector<ParameterPart> PartsIn(const ParameterSet::Range& range, float* gradients) const;
+  /// The same of an updated parameter: maybe none.
+  ParameterSet::Range PartOfParameter(int64_t index, int64_t rank) const;
+  /// Of a bucket what `rank` updates, in rising order, without gradients.
+  std::vector<ParameterPart> PartsOf(int64_t bucket, int64_t rank) const;
   void MakeParts();
   Result<Work> Reduce(int64_t bucket) override;
   TensorView Reduced(int64_t bucket) const override;
@@ -128,6 +130,8 @@ class ShardedDataParallel : public BucketReducer {
   Status GatherStaged(int64_t bucket);
   /// The same of a bucket in whose place all ranks have theirs.
   Work GatherInPlace(int64_t bucket);
+  /// The same of what is stacked with derived matrices, in its place.
+  Work ExchangeParts(int64_t bucket);
   /// The same of values in the host memory pool of a CUDA device.
   Status GatherThrough(DeviceStaging& staging, int64_t bucket);
   /// Of values in a file.
@@ -156,7 +160,7 @@ class ShardedDataParallel : public BucketReducer {
   std::deque<InFlight> in_flight_;         ///< In the order of their reductions.
   std::vector<Work> sums_of_groups_;       ///< By bucket, of this step.
   std::vector<Tensor> copies_for_groups_;  ///< By bucket of these that is under way, in bf16.
-  std::vector<ParameterPart> parts_;       ///< By trained parameter.
+  std::vector<ParameterPart> parts_;       ///< By updated parameter.
   std::vector<Work> gathers_;              ///< By bucket.
   std::vector<int64_t> part_bytes_;        ///< By bucket: of the part of one rank, at most.
   Tensor staging_;                         ///< The most that one is for all, or none.
