@@ -84,8 +84,10 @@ class Pruning : public Technique {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
       if (!IsPruned(spec_, parameter, parameter.name)) continue;
-      state_.Add("pruning/" + parameter.name + "/mask", parameters, WholePart(parameters, i),
-                 {.dtype = DType::kU8});
+      // Whole also where ranks have parts of the value, which is not in memory now (ZeRO 3).
+      const ParameterPart whole = {
+          .index = i, .value = {nullptr, DType::kU8, parameter.shape}, .gradient = {}};
+      state_.Add("pruning/" + parameter.name + "/mask", parameters, whole, {.dtype = DType::kU8});
       matrices_.push_back(
           {.parameter = i, .kept = kept.at(parameter.name), .mask = {}, .state = {}});
       indices_.push_back(i);
