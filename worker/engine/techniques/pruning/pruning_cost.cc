@@ -37,8 +37,9 @@ std::string ShownMethod(const JobSpec& job) {
 }
 
 /// Of some matrix, however few of its weights are kept: at the end of a training, or by its shape.
+/// The same on every device: the one that a job gets may not be known when it is submitted.
 bool MayHaveSparseProducts(const JobSpec& job) {
-  if (!Prunes(job) || kCuda.asked(job) || job.train.pruning.density >= 1) return false;
+  if (!Prunes(job) || job.train.pruning.density >= 1) return false;
   const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
   return precision != nullptr && MayUseSparseProducts(job.train) &&
          UsesSparseProducts(job.train.pruning, precision->products, 0);
