@@ -10,6 +10,8 @@
 
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
+#include "common/model/pipeline_shape.h"
+#include "common/pipeline/named_schedule.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/pruning/testing.h"
 #include "worker/engine/testing/mesh_run.h"
@@ -226,6 +228,33 @@ TEST(PruningMeshesTest, MasksAreInThePredictedMemoryOfARank) {
       const auto predicted = static_cast<double>(PredictMemory(inputs).optimizer_bytes);
       EXPECT_NEAR(static_cast<double>(measured), predicted, 0.01 * predicted);
     }
+  }
+}
+
+// A stage has the masks of its blocks. What is sharded is also of its embeddings.
+TEST(PruningMeshesTest, MasksOfAStageAreInItsPredictedMemory) {
+  MeshCase c{PrunedJob(PruningBy("rigl")), TinyPlan("fp32", 2, 2)};
+  c.job.model.width = 128;
+  c.job.model.vocab_size = 700;
+  c.job.model.layers = 3;
+  c.job.train.steps = 2;
+  c.plan.mesh.data = c.plan.mesh.pipeline = 2;
+  c.plan.stage_blocks = {2, 1};
+  c.plan.zero_stage = 1;
+  const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, {ProductsOf(DType::kF32)});
+  const auto schedule = NamedSchedule(c.plan.pipeline_schedule, c.plan.mesh.pipeline,
+                                      c.plan.pipeline_chunks, c.plan.accumulation_steps);
+  ASSERT_TRUE(schedule.ok()) << schedule.status().message();
+  const std::vector<MemoryBreakdown> stages =
+      PredictPipelineRanks(inputs, c.plan.stage_blocks, *schedule);
+  const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+  ASSERT_EQ(ranks.size(), 2 * stages.size());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const auto measured =
+        static_cast<double>(ranks[rank].reports.back().peak_memory.optimizer_bytes);
+    const auto predicted = static_cast<double>(stages[rank / 2].optimizer_bytes);
+    EXPECT_NEAR(measured, predicted, 0.01 * predicted);
   }
 }
 
