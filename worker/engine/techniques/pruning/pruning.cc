@@ -67,7 +67,7 @@ class Pruning : public Technique {
  public:
   /// `sparse`: products may be of the kept weights alone. `tensor_ranks`: as in TechniqueInputs.
   Pruning(const PruningSpec& spec, bool sparse, Collective* tensor_ranks)
-      : spec_(spec), factory_(spec), sparse_(sparse), tensor_ranks_(tensor_ranks) {}
+      : spec_(spec), factory_(spec, tensor_ranks), sparse_(sparse), tensor_ranks_(tensor_ranks) {}
 
   ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
     return sparse_ ? &factory_ : nullptr;
