@@ -1,7 +1,9 @@
 // Pruned trainings on meshes: the masks, and the training, of one rank.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "worker/engine/techniques/pruning/testing.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
+#include "worker/engine/testing/saved_files.h"
 
 namespace weft::engine {
 namespace {
@@ -189,6 +192,53 @@ TEST(PruningMeshesTest, StagesAndExpertsHavePartsToo) {
            }},
   };
   ExpectMasksOfOneRank(meshes, {{"rigl", "erk"}, {"snip", "uniform"}});
+}
+
+TEST(PruningMeshesTest, MasksAreReadOnOtherMeshesBitForBit) {
+  MeshCase sharded{PrunedJob(PruningBy("rigl")), TinyPlan("fp32", 2, 2)};
+  sharded.job.train.pruning.products = "dense";
+  sharded.plan.mesh.tensor = sharded.plan.mesh.data = 2;
+  sharded.plan.zero_stage = 3;
+  MeshCase one = sharded.Whole();
+  one.plan.zero_stage = 0;
+  const auto on_ranks = [](const MeshCase& c, const auto& run) {
+    RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+      MeshRank rank(c, world);
+      run(rank, world);
+    });
+  };
+  for (const auto& [from, to] : {std::pair{&sharded, &one}, std::pair{&one, &sharded}}) {
+    SCOPED_TRACE(from == &one ? "from one rank" : "to one rank");
+    SavedFiles files;
+    TrainCounters counters;
+    on_ranks(*from, [&](MeshRank& rank, Collective& world) {
+      for (int64_t step = 0; step <= kPruningInterval; ++step) {
+        ASSERT_TRUE(rank.trainer->Step().ok());  // the last one exchanges weights
+      }
+      files.Write(*rank.trainer, world);
+      if (world.rank() == 0) counters = rank.trainer->counters();
+    });
+    SavedState read;
+    std::mutex mutex;
+    on_ranks(*to, [&](MeshRank& rank, Collective&) {
+      const Status status = files.Read(*rank.trainer);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(rank.trainer->Restored(counters).ok());
+      // The density is that of the masks which were read.
+      const auto report = rank.trainer->Step();
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      EXPECT_NEAR(report->technique_metrics.at(std::string(kDensityMetric)), 0.3, 1e-3);
+      const std::lock_guard lock(mutex);
+      read.Add(rank.trainer->StateTensors());
+    });
+    int64_t masks = 0;
+    for (const auto& [name, values] : files.state().tensors) {
+      if (!name.starts_with("pruning/") || !name.ends_with("/mask")) continue;
+      EXPECT_TRUE(read.tensors.at(name) == values) << name;
+      ++masks;
+    }
+    EXPECT_EQ(masks, 8);
+  }
 }
 
 // Masks are whole on each rank that shards updates, and those of its rows and columns on a
