@@ -24,7 +24,7 @@ class ShardedMatrices {
   Result<std::vector<float>> Value(int64_t parameter) const;
   /// The whole gradient of one that is trained, summed over the ranks.
   Result<std::vector<float>> Gradient(int64_t parameter) const;
-  /// All numbers of which `own` are those at HeldGradient.
+  /// All numbers, where `own` are those at the place of HeldGradient.
   Result<std::vector<float>> Whole(int64_t parameter, std::vector<float> own) const;
 
   /// What this rank has of a number for each element: successive ones.
