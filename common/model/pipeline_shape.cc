@@ -271,8 +271,11 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   const auto of_share = [share](int64_t whole) {
     return static_cast<int64_t>(share * static_cast<double>(whole));
   };
-  own.optimizer.state = of_share(inputs.optimizer.state);
-  own.optimizer.replicated = of_share(inputs.optimizer.replicated);
+  // What is replicated is of the matrices of blocks alone, embeddings have none of it.
+  own.optimizer.replicated =
+      inputs.optimizer.replicated * all.blocks / std::max<int64_t>(inputs.shape.spec.layers, 1);
+  own.optimizer.state =
+      of_share(inputs.optimizer.state - inputs.optimizer.replicated) + own.optimizer.replicated;
   own.optimizer.in_file = of_share(inputs.optimizer.in_file);
   // All micro-batches add to gradients on the device.
   if (inputs.offload_optimizer) own.open_gradients.bytes = kF32 * own.shape.stored_trained;

@@ -21,12 +21,29 @@ namespace weft {
 
 struct MemoryInputs;
 
-/// Numbers in f32 that are ranked within whole matrices, in the mean of a step: ranks that have
-/// parts of them gather them first.
+/// Numbers in f32 of whole matrices.
+struct MatrixNumbers {
+  double numbers = 0;
+  double matrices = 0;  ///< That they are of.
+
+  void Add(const MatrixNumbers& other, double times) {
+    numbers += times * other.numbers;
+    matrices += times * other.matrices;
+  }
+};
+
+/// What is ranked within whole matrices, in the mean of a step, by how ranks have parts of it. They
+/// gather it from host to host.
 struct RankedNumbers {
-  double gradients = 0;
-  double values = 0;
-  double matrices = 0;  ///< That these are of.
+  MatrixNumbers gradients;  ///< Cut as gradients are (ZeRO).
+  MatrixNumbers values;     ///< Cut as values are (ZeRO 3).
+  MatrixNumbers scores;     ///< Of tensor-parallel ranks those of their rows and columns.
+
+  void Add(const RankedNumbers& other, double times) {
+    gradients.Add(other.gradients, times);
+    values.Add(other.values, times);
+    scores.Add(other.scores, times);
+  }
 };
 
 /// Work that techniques add to each step, however many tokens it has, or to each merge.

@@ -124,6 +124,18 @@ double DeviceRates::CollectiveSeconds(const RankPlace& /*place*/, const RankGrou
          all_reduces(load.gathers, load.gathered_bytes) / 2;
 }
 
+// Hosts send each other their parts, no faster than a worker does to itself.
+double DeviceRates::HostGatherSeconds(const RankPlace& /*place*/, const RankGroup& group,
+                                      double bytes, double count) const {
+  if (group.ranks == 1) return 0;
+  const double others = D(group.ranks - 1), part = bytes / D(group.ranks);
+  const double loopback = LoopbackBytesPerSecond();
+  const double wire =
+      group.within_worker() ? loopback : std::min(network_bytes_per_second_, loopback);
+  return part / model_.HostLinkBytesPerSecond() + others * part / wire +
+         count * others * worker_.calibration.message_seconds;
+}
+
 double DeviceRates::AllToAllSeconds(const RankPlace& /*place*/, const RankGroup& group,
                                     double bytes, double /*messages*/) const {
   return model_.AllToAllSeconds(group.ranks, group.on_worker, network_bytes_per_second_, bytes);

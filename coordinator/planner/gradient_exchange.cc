@@ -170,15 +170,14 @@ double DataParallelSeconds(const Exchange& exchange) {
   return earlier * exposed(reducing) + last + gathering;
 }
 
-/// Ranks of a shard group gather what they rank, before or after the passes.
+/// The hosts of a shard group gather what they rank, before or after the passes.
 double RankedSeconds(const Exchange& exchange) {
+  if (exchange.inputs.shard_ranks <= 1) return 0;
   const RankedNumbers& ranked = exchange.pass.ranked;
-  if (exchange.inputs.shard_ranks <= 1 || ranked.matrices == 0) return 0;
-  const double values = exchange.inputs.SharesParameters() ? ranked.values : 0;
-  const double numbers = ranked.gradients + values;
-  return exchange.rates.GatherSeconds(
-      exchange.place, exchange.groups.Shards(), 4 * numbers,
-      ranked.matrices * numbers / (ranked.gradients + ranked.values));
+  MatrixNumbers gathered = ranked.gradients;
+  if (exchange.inputs.SharesParameters()) gathered.Add(ranked.values, 1);
+  return exchange.rates.HostGatherSeconds(exchange.place, exchange.groups.Shards(),
+                                          4 * gathered.numbers, gathered.matrices);
 }
 
 }  // namespace

@@ -107,10 +107,10 @@ double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates) {
 
 double RankedPartSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates) {
   const int64_t ranks = inputs.shape.tensor;
-  if (ranks == 1 || pass.ranked.matrices == 0) return 0;
-  return rates.GatherSeconds(inputs.place(), GroupOf(inputs, ranks, ranks),
-                             4 * D(ranks) * (pass.ranked.gradients + pass.ranked.values),
-                             pass.ranked.matrices);
+  if (ranks == 1) return 0;
+  const MatrixNumbers& own = pass.ranked.scores;
+  return rates.HostGatherSeconds(inputs.place(), GroupOf(inputs, ranks, ranks),
+                                 4 * D(ranks) * own.numbers, own.matrices);
 }
 
 double ModelParallelSeconds(const StepInputs& inputs, const PassCost& pass,

@@ -26,7 +26,7 @@ double ExpertSeconds(const StepInputs& inputs, const StepRates& rates);
 /// (ModelShape::partial_gradients).
 double PartialSumSeconds(const StepInputs& inputs, const StepRates& rates);
 
-/// Seconds in a step in which tensor-parallel ranks gather what they rank (RankedNumbers).
+/// Seconds in a step in which tensor-parallel ranks gather what they rank (RankedNumbers::scores).
 double RankedPartSeconds(const StepInputs& inputs, const PassCost& pass, const StepRates& rates);
 
 /// Seconds of all of these in a step.

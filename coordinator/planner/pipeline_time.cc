@@ -67,9 +67,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.step_product_seconds += times * part.step_product_seconds;
   sum.step_f32_numbers += times * part.step_f32_numbers;
   sum.step_parameter_numbers += times * part.step_parameter_numbers;
-  sum.ranked.gradients += times * part.ranked.gradients;
-  sum.ranked.values += times * part.ranked.values;
-  sum.ranked.matrices += times * part.ranked.matrices;
+  sum.ranked.Add(part.ranked, times);
   sum.gathered_list_seconds += times * part.gathered_list_seconds;
 }
 

@@ -217,6 +217,11 @@ double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup
          (2 * load.all_reduces + load.gathers) * others * wire.message_seconds;
 }
 
+double ProcessorRates::HostGatherSeconds(const RankPlace& place, const RankGroup& group,
+                                         double bytes, double count) const {
+  return GatherSeconds(place, group, bytes, count);
+}
+
 double ProcessorRates::AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                                        double messages) const {
   const Wire wire = PointToPoint(place, group.within_worker());

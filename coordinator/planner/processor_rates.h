@@ -51,6 +51,8 @@ class ProcessorRates final : public StepRates {
   Wire PointToPoint(const RankPlace& place, bool within_worker) const override;
   double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                            const CollectiveLoad& load) const override;
+  double HostGatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,
+                           double count) const override;
   double AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                          double messages) const override;
   /// Their bytes count nothing.

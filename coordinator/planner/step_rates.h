@@ -164,6 +164,10 @@ class StepRates {
                        double count) const {
     return CollectiveSeconds(place, group, {.gathers = count, .gathered_bytes = bytes});
   }
+  /// Seconds of `count` all-gathers between the hosts of the ranks, with `bytes` in all; ranks on
+  /// devices first bring their parts to the host.
+  virtual double HostGatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,
+                                   double count) const = 0;
   /// Seconds of an all-to-all of `bytes` that a rank has for all ranks, itself among them, in so
   /// many messages.
   virtual double AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,

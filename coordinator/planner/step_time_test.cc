@@ -87,9 +87,10 @@ TEST(GradientExchangeSeconds, OfShardGroupsThatStraddleMachinesIsThatOfTheSlowes
 }
 
 // RigL ranks gradients and values of 12 blocks with 12 width^2 weights in matrices 75 times in 100
-// steps.
+// steps. Hosts gather them.
 TEST(GradientExchangeSeconds, HasWhatRanksGatherToRankIt) {
-  const WorkerProfile worker = GpuMachine(8);
+  WorkerProfile worker = GpuMachine(8);
+  worker.loopback_bytes_per_second = 2e9;
   const auto rates = MakeStepRates(worker, DType::kBF16, true);
   TrainSpec train;
   train.steps = 100;
@@ -111,13 +112,18 @@ TEST(GradientExchangeSeconds, HasWhatRanksGatherToRankIt) {
     return GradientExchangeSeconds(inputs, pass, *rates);
   };
   const double bytes = 0.75 * 4 * 12 * 12 * 768 * 768;
-  // A gather is half of an all-reduce, which has three messages in a row.
-  const double latency = 0.75 * 12 * 4 * 1.5 * FindStack("weft")->latency_seconds;
+  const double down = bytes / 4 / rates->HostLinkBytesPerSecond({}, 0);
+  // A message of each of the three others.
+  const double messages = 0.75 * 12 * 4 * 3 * worker.calibration.message_seconds;
   inputs.shape = Shape();
   inputs.ranks = inputs.shard_ranks = 4;
   inputs.zero_stage = 1;
-  const double once = 3.0 / 4 * bytes / 300e9 + latency;
+  const double once = down + 3.0 / 4 * bytes / 2e9 + messages;
   EXPECT_NEAR(more(sharded) / once, 1, 1e-6) << "gradients";
+  worker.network_bytes_per_second = 8 * 1e9;
+  const auto apart = MakeStepRates(worker, DType::kBF16, true);
+  const double between = apart->HostGatherSeconds({}, {.ranks = 4, .on_worker = 1}, bytes, 0);
+  EXPECT_NEAR(between / (down + 3.0 / 4 * bytes / 1e9), 1, 1e-6) << "a GPU's share of the network";
   inputs.ranks = inputs.shard_ranks = 1;
   inputs.zero_stage = 0;
   EXPECT_EQ(more(sharded), 0);
@@ -126,6 +132,15 @@ TEST(GradientExchangeSeconds, HasWhatRanksGatherToRankIt) {
     return ModelParallelSeconds(inputs, pass, *rates);
   };
   EXPECT_NEAR(more(tensor) / (2 * once), 1, 1e-6) << "gradients and values";
+  train.pruning.method = "set";
+  EXPECT_NEAR(more(tensor) / once, 1, 1e-6) << "values";
+  train.pruning.method = "random";
+  EXPECT_EQ(more(tensor), 0);
+  // A choice before the first step: one ranking in 100 steps.
+  for (const char* method : {"magnitude", "snip", "grasp", "synflow"}) {
+    train.pruning.method = method;
+    EXPECT_NEAR(more(tensor) / (once / 75), 1, 1e-6) << method;
+  }
 }
 
 // All ranks sum whole gradients of weights that are made of others, and gather what these are made

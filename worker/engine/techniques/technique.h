@@ -73,6 +73,9 @@ struct TrainingParts {
   /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
   /// expert- and pipeline-parallel ones.
   std::function<Status(std::span<double>)> sum_over_replica;
+  /// With shards_updates, adds up over the ranks that together have all parts of what is updated:
+  /// with expert parallelism over those with the same experts.
+  std::function<Status(std::span<double>)> sum_over_parts;
   /// All numbers of a parameter, in their order, where ranks have successive parts of them (ZeRO),
   /// as they are cut in `updated`: `own` are those of this rank. All these ranks ask for it.
   std::function<Result<std::vector<float>>(int64_t parameter, std::span<const float> own)>

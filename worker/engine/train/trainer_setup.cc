@@ -300,6 +300,13 @@ Status Trainer::StartTechniques() {
             waited_for_techniques_ += seconds.communication_exposed;
             return summed;
           },
+      .sum_over_parts =
+          [this](std::span<double> values) {
+            PhaseSeconds seconds;
+            Status summed = ranks_.SumOverParts(values, seconds);
+            waited_for_techniques_ += seconds.communication_exposed;
+            return summed;
+          },
       .gather_parts =
           [this](int64_t parameter, std::span<const float> own) {
             PhaseSeconds seconds;

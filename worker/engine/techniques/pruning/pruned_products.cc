@@ -1,9 +1,11 @@
 #include "worker/engine/techniques/pruning/pruned_products.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/linear/linear.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 
 namespace weft::engine {
@@ -12,21 +14,18 @@ namespace {
 // Sides of the blocks of a mask of kernels/sparse24.
 constexpr int64_t kSide = 4;
 
-// Of bytes [kSide, columns], the bits of each block. Returns how many are kept.
-int64_t PackBlocks(const uint8_t* kept, int64_t columns, uint16_t* blocks) {
-  int64_t count = 0;
+// Of bytes [kSide, columns], the bits of each block.
+void PackBlocks(const uint8_t* kept, int64_t columns, uint16_t* blocks) {
   for (int64_t block = 0; block < columns / kSide; ++block) {
     int bits = 0;
     for (int64_t r = 0; r < kSide; ++r) {
       for (int64_t c = 0; c < kSide; ++c) {
         const int bit = kept[r * columns + kSide * block + c] != 0 ? 1 : 0;
         bits |= bit << (kSide * r + c);
-        count += bit;
       }
     }
     blocks[block] = static_cast<uint16_t>(bits);
   }
-  return count;
 }
 
 }  // namespace
@@ -35,28 +34,43 @@ PrunedProducts::PrunedProducts(const LinearLayer& layer, const PruningSpec& spec
                                const PrunedMode* mode)
     : layer_(layer), spec_(spec), mode_(mode), dense_(layer) {}
 
+Result<double> PrunedProducts::Density() const {
+  std::array<double, 2> counts = {0, 0};
+  for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
+    const auto mask = mode_->masks.find(i);
+    if (mask == mode_->masks.end()) return 1.0;
+    const auto* from = mask->second.As<uint8_t>();
+    const int64_t weights = mask->second.shape.Elements();
+    counts[0] += static_cast<double>(weights - std::count(from, from + weights, uint8_t{0}));
+    counts[1] += static_cast<double>(weights);
+  }
+  if (mode_->tensor_ranks != nullptr) {
+    WEFT_RETURN_IF_ERROR(SumScalars(*mode_->tensor_ranks, counts));
+  }
+  return counts[0] / counts[1];
+}
+
 Status PrunedProducts::TakeMasks(Context& context) {
   sparse_ = nullptr;
+  if (!mode_->chosen || !UsesSparseProducts(spec_, layer_.compute, 0)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const double density, Density());
+  if (!UsesSparseProducts(spec_, layer_.compute, density)) return OkStatus();
   const ParameterSet& parameters = *layer_.parameters;
-  int64_t out = 0, kept = 0;
+  int64_t out = 0;
   std::vector<uint16_t> blocks;
-  for (int64_t i = layer_.weight; mode_->chosen && i < layer_.weight + layer_.outputs; ++i) {
-    const auto mask = mode_->masks.find(i);
+  for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
     const int64_t rows = parameters[i].shape[0], columns = parameters[i].shape[1];
-    if (mask == mode_->masks.end() || rows % kSide != 0 || columns % kSide != 0) return OkStatus();
+    if (rows % kSide != 0 || columns % kSide != 0) return OkStatus();
     const auto first = blocks.size();
     blocks.resize(first + static_cast<size_t>(rows * columns / (kSide * kSide)));
-    const auto* from = mask->second.As<uint8_t>();
+    const auto* from = mode_->masks.at(i).As<uint8_t>();
     for (int64_t row = 0; row < rows; row += kSide) {
-      kept += PackBlocks(from + row * columns, columns,
-                         &blocks[first + static_cast<size_t>(row * columns / (kSide * kSide))]);
+      PackBlocks(from + row * columns, columns,
+                 &blocks[first + static_cast<size_t>(row * columns / (kSide * kSide))]);
     }
     out += rows;
   }
-  if (out == 0) return OkStatus();
   const int64_t in = layer_.in_features;
-  const double density = static_cast<double>(kept) / static_cast<double>(out * in);
-  if (!UsesSparseProducts(spec_, layer_.compute, density)) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(sparse_,
                         kernels::NewSparseWeight(context.stream.device, out, in, layer_.compute));
   return sparse_->SetMask(context.stream, {blocks.data(), DType::kU16, {out / kSide, in / kSide}});

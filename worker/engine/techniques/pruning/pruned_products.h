@@ -8,6 +8,7 @@
 
 #include "common/spec/train_spec.h"
 #include "kernels/sparse24/sparse24.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 
@@ -16,6 +17,7 @@ namespace weft::engine {
 /// What the pruned layers of a model have in common.
 struct PrunedMode {
   std::map<int64_t, TensorView> masks;  ///< By index of the parameter, [rows, columns] u8.
+  Collective* tensor_ranks = nullptr;   ///< As in TechniqueInputs.
   bool chosen = false;                  ///< They say what is kept.
   bool whole_gradients = false;         ///< Also of what is not.
   int64_t version = 0;                  ///< Of the masks.
@@ -23,7 +25,7 @@ struct PrunedMode {
 
 /// The products of a layer that multiply by the kept weights alone, where these are few enough
 /// (UsesSparseProducts), and differentiate by them alone. Else they are dense: the zeros are
-/// multiplied too.
+/// multiplied too. All tensor-parallel ranks pack a layer together.
 class PrunedProducts : public WeightProducts {
  public:
   /// Both outlive this.
@@ -42,6 +44,10 @@ class PrunedProducts : public WeightProducts {
  private:
   /// Has sparse_ take the masks; none where all or too many weights are kept.
   Status TakeMasks(Context& context);
+  /// Share of the weights of the whole layer that is kept: tensor-parallel ranks, whose parts keep
+  /// more or fewer of them, choose the same products. 1 where a weight has no mask.
+  Result<double> Density() const;
+
   LinearLayer layer_;
   PruningSpec spec_;
   const PrunedMode* mode_;
@@ -54,7 +60,10 @@ class PrunedProducts : public WeightProducts {
 /// Makes the products of layers whose weights are pruned.
 class PrunedProductsFactory : public ProductsFactory {
  public:
-  explicit PrunedProductsFactory(const PruningSpec& spec) : spec_(spec) {}
+  /// `tensor_ranks`: as in TechniqueInputs.
+  PrunedProductsFactory(const PruningSpec& spec, Collective* tensor_ranks) : spec_(spec) {
+    mode_.tensor_ranks = tensor_ranks;
+  }
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
   void SetStage(const std::vector<Shard::Range>& /*blocks*/, int64_t /*of*/) override {}

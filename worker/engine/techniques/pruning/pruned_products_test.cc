@@ -1,5 +1,7 @@
 #include "worker/engine/techniques/pruning/pruned_products.h"
 
+#include <algorithm>
+#include <chrono>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -9,6 +11,8 @@
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
+#include "worker/engine/comm/rank_threads.h"
+#include "worker/engine/nn/linear.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -71,6 +75,44 @@ TEST(PrunedProducts, TrainAsDenseOnesDo) {
       }
     }
   }
+}
+
+// Of two tensor-parallel ranks one has most of the kept weights. Both have the products that the
+// density of the whole matrix asks for.
+TEST(PrunedProducts, OfTensorParallelRanksFollowTheDensityOfTheWholeMatrix) {
+  constexpr int64_t kRows = 16, kColumns = 64;
+  /// Bytes of what a rank with a mask that keeps the first `kept` weights multiplies with.
+  const auto packed = [](Collective& world, const std::string& products, int64_t kept) {
+    Allocator allocator;
+    Context context;
+    context.allocator = &allocator;
+    ParameterSet parameters;
+    const Linear owner(&parameters, {{{"a", kRows}}, kColumns}, DType::kF32);
+    WEFT_CHECK(parameters.Allocate(context, true).ok(), "allocate");
+    std::vector<uint8_t> mask(kRows * kColumns, 0);
+    std::fill_n(mask.begin(), kept, uint8_t{1});
+    PruningSpec spec;
+    spec.products = products;
+    PrunedMode mode;
+    mode.masks[owner.weight_index()] = {mask.data(), DType::kU8, {kRows, kColumns}};
+    mode.tensor_ranks = &world;
+    mode.chosen = true;
+    mode.version = 1;
+    const LinearLayer layer{
+        .parameters = &parameters, .weight = owner.weight_index(), .in_features = kColumns};
+    PrunedProducts pruned(layer, spec, &mode);
+    const int64_t before = allocator.live_bytes(Component::kParameters);
+    const Status status = pruned.Pack(context, Repack::kAll);
+    WEFT_CHECK(status.ok(), status.message());
+    return allocator.live_bytes(Component::kParameters) - before;
+  };
+  RunRanks(2, std::chrono::seconds(60), [&](Collective& world) {
+    const bool first = world.rank() == 0;
+    const int64_t most = first ? 512 : 20, more = first ? 700 : 20;
+    EXPECT_EQ(packed(world, "auto", most), packed(world, "sparse", most)) << "0.26 of all";
+    EXPECT_EQ(packed(world, "auto", more), packed(world, "dense", more)) << "0.35 of all";
+    EXPECT_NE(packed(world, "sparse", more), packed(world, "dense", more));
+  });
 }
 
 TEST(PrunedProducts, AreInThePredictedMemoryAndTime) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,7 +68,7 @@ class Pruning : public Technique {
  public:
   /// `sparse`: products may be of the kept weights alone. `tensor_ranks`: as in TechniqueInputs.
   Pruning(const PruningSpec& spec, bool sparse, Collective* tensor_ranks)
-      : spec_(spec), factory_(spec), sparse_(sparse), tensor_ranks_(tensor_ranks) {}
+      : spec_(spec), factory_(spec, tensor_ranks), sparse_(sparse), tensor_ranks_(tensor_ranks) {}
 
   ProductsFactory* BlockProducts(ProductsFactory* /*before*/) override {
     return sparse_ ? &factory_ : nullptr;
@@ -84,8 +85,10 @@ class Pruning : public Technique {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
       if (!IsPruned(spec_, parameter, parameter.name)) continue;
-      state_.Add("pruning/" + parameter.name + "/mask", parameters, WholePart(parameters, i),
-                 {.dtype = DType::kU8});
+      // Whole also where ranks have parts of the value, which is not in memory now (ZeRO 3).
+      const ParameterPart whole = {
+          .index = i, .value = {nullptr, DType::kU8, parameter.shape}, .gradient = {}};
+      state_.Add("pruning/" + parameter.name + "/mask", parameters, whole, {.dtype = DType::kU8});
       matrices_.push_back(
           {.parameter = i, .kept = kept.at(parameter.name), .mask = {}, .state = {}});
       indices_.push_back(i);
@@ -260,17 +263,13 @@ class Pruning : public Technique {
     if (step == rounds.rewind_step) WEFT_RETURN_IF_ERROR(rewinding_->Remember());
     if (!rounds.Rewinds(step)) return OkStatus();
     ProfileScope scope(parts_.context->profiler, "choose weights");
-    WEFT_ASSIGN_OR_RETURN(PruningScores scores, Magnitudes(parts_, indices_));
-    for (size_t m = 0; m < matrices_.size(); ++m) {
-      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrices_[m]));
-      for (size_t i = 0; i < mask.size(); ++i) {
-        if (mask[i] == 0) scores[m][i] = kNeverChosen;
-      }
-    }
     const double power =
         static_cast<double>(rounds.RoundOf(step)) / static_cast<double>(rounds.rounds);
-    WEFT_ASSIGN_OR_RETURN(scores, OfWholeMatrices(std::move(scores), indices_));
-    std::vector<Mask> masks = KeepBest(scores, power, step);
+    const auto scores_of = [&](size_t m) -> Result<std::vector<float>> {
+      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrices_[m]));
+      return KeptMagnitudes(matrices_[m], mask);
+    };
+    WEFT_ASSIGN_OR_RETURN(std::vector<Mask> masks, KeepBest(scores_of, power, step));
     WEFT_RETURN_IF_ERROR(rewinding_->Rewind());
     return SetMasks(std::move(masks));
   }
@@ -281,62 +280,81 @@ class Pruning : public Technique {
     return mask;
   }
 
-  /// Of this rank's rows and columns.
-  Result<PruningScores> OwnScores() const {
-    if (spec_.method == "snip") return ConnectionSensitivity(parts_, indices_);
-    if (spec_.method == "grasp") return GradientFlow(parts_, indices_);
-    if (spec_.method == "magnitude") return Magnitudes(parts_, indices_);
-    // Equal scores are ranked at random.
-    PruningScores scores;
-    for (const Matrix& matrix : matrices_) {
-      scores.emplace_back(static_cast<size_t>(matrix.mask.shape.Elements()), 0.0f);
-    }
-    return scores;
+  /// Scores of whole matrices, by matrix: all ranks ask for each of them, in order.
+  using WholeScores = std::function<Result<std::vector<float>>(size_t matrix)>;
+
+  /// |w| of a whole matrix.
+  Result<std::vector<float>> Magnitudes(int64_t parameter) const {
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes, shards_->Value(parameter));
+    for (float& value : magnitudes) value = std::fabs(value);
+    return WholeOfParts((*parts_.parameters)[parameter], std::move(magnitudes), tensor_ranks_);
   }
 
-  /// Scores of parameters with those that tensor-parallel ranks have.
-  Result<PruningScores> OfWholeMatrices(PruningScores scores,
-                                        const std::vector<int64_t>& parameters) const {
-    for (size_t m = 0; m < scores.size(); ++m) {
-      const Parameter& parameter = (*parts_.parameters)[parameters[m]];
-      WEFT_ASSIGN_OR_RETURN(scores[m],
-                            WholeOfParts(parameter, std::move(scores[m]), tensor_ranks_));
+  /// The same, kNeverChosen where a weight is not kept, which tells ranks what the others keep.
+  /// `own`: the mask of this rank's rows and columns.
+  Result<std::vector<float>> KeptMagnitudes(const Matrix& matrix, const Mask& own) const {
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes, shards_->Value(matrix.parameter));
+    for (size_t i = 0; i < own.size(); ++i) {
+      magnitudes[i] = own[i] != 0 ? std::fabs(magnitudes[i]) : kNeverChosen;
     }
-    return scores;
+    return WholeOfParts(ParameterOf(matrix), std::move(magnitudes), tensor_ranks_);
   }
 
   Result<std::vector<Mask>> ChooseMasks(int64_t step) const {
     if (spec_.method == "synflow") return ChooseBySynapticFlow(step);
-    WEFT_ASSIGN_OR_RETURN(PruningScores scores, OwnScores());
-    WEFT_ASSIGN_OR_RETURN(scores, OfWholeMatrices(std::move(scores), indices_));
-    return KeepBest(scores, 1, step);
+    if (spec_.method == "magnitude") {
+      return KeepBest([&](size_t m) { return Magnitudes(indices_[m]); }, 1, step);
+    }
+    if (spec_.method == "snip" || spec_.method == "grasp") return ChooseByGradients(step);
+    // Equal scores are ranked at random, by all ranks alike.
+    const auto zeros = [&](size_t m) -> Result<std::vector<float>> {
+      return std::vector<float>(static_cast<size_t>(WeightsOf(matrices_[m])), 0.0f);
+    };
+    return KeepBest(zeros, 1, step);
+  }
+
+  // Ranks score what they have gradients of, and gather the scores.
+  Result<std::vector<Mask>> ChooseByGradients(int64_t step) const {
+    WEFT_ASSIGN_OR_RETURN(PruningScores own, spec_.method == "snip"
+                                                 ? ConnectionSensitivity(parts_, indices_)
+                                                 : GradientFlow(parts_, indices_));
+    const auto scores_of = [&](size_t m) -> Result<std::vector<float>> {
+      WEFT_ASSIGN_OR_RETURN(std::vector<float> scores,
+                            shards_->Whole(indices_[m], std::move(own[m])));
+      return WholeOfParts(ParameterOf(matrices_[m]), std::move(scores), tensor_ranks_);
+    };
+    return KeepBest(scores_of, 1, step);
   }
 
   /// Masks of the best weights of whole matrices, by matrix or of all: with `power` 1 as many as in
-  /// the end, with 0 all.
-  std::vector<Mask> KeepBest(const PruningScores& scores, double power, int64_t step) const {
+  /// the end, with 0 all. By matrix the scores of one are here at a time.
+  Result<std::vector<Mask>> KeepBest(const WholeScores& scores_of, double power,
+                                     int64_t step) const {
     const auto count = [&](double kept, double weights) {
       return std::llround(weights * std::pow(kept / weights, power));
     };
+    const bool global = spec_.distribution == "global";
     std::vector<Mask> masks;
-    if (spec_.distribution != "global") {
-      for (size_t m = 0; m < matrices_.size(); ++m) {
-        const Matrix& matrix = matrices_[m];
-        const int64_t kept =
-            count(static_cast<double>(matrix.kept), static_cast<double>(scores[m].size()));
-        masks.push_back(KeepLargest(scores[m], kept, KeyOf(step, ParameterOf(matrix).name)));
-      }
-      return masks;
-    }
     std::vector<float> all;
-    for (const std::vector<float>& matrix : scores)
-      all.insert(all.end(), matrix.begin(), matrix.end());
+    for (size_t m = 0; m < matrices_.size(); ++m) {
+      const Matrix& matrix = matrices_[m];
+      WEFT_ASSIGN_OR_RETURN(const std::vector<float> scores, scores_of(m));
+      if (global) {
+        all.insert(all.end(), scores.begin(), scores.end());
+        continue;
+      }
+      const int64_t kept =
+          count(static_cast<double>(matrix.kept), static_cast<double>(scores.size()));
+      masks.push_back(KeepLargest(scores, kept, KeyOf(step, ParameterOf(matrix).name)));
+    }
+    if (!global) return masks;
     const auto weights = static_cast<double>(all.size());
     const Mask mask = KeepLargest(all, count(spec_.density * weights, weights), KeyOf(step, "all"));
     auto next = mask.begin();
-    for (const std::vector<float>& matrix : scores) {
-      masks.emplace_back(next, next + std::ssize(matrix));
-      next += std::ssize(matrix);
+    for (const Matrix& matrix : matrices_) {
+      const auto end = next + WeightsOf(matrix);
+      masks.emplace_back(next, end);
+      next = end;
     }
     return masks;
   }
@@ -360,16 +378,14 @@ class Pruning : public Technique {
       network_indices.push_back(i);
     }
     FlowNetwork network = FlowNetworkOf(parts_.job->model, attributes, shapes);
-    WEFT_ASSIGN_OR_RETURN(PruningScores magnitudes, Magnitudes(parts_, network_indices));
-    WEFT_ASSIGN_OR_RETURN(magnitudes, OfWholeMatrices(std::move(magnitudes), network_indices));
-    for (size_t m = 0; m < magnitudes.size(); ++m) {
-      network.matrices[m].magnitudes = std::move(magnitudes[m]);
+    for (size_t m = 0; m < network_indices.size(); ++m) {
+      WEFT_ASSIGN_OR_RETURN(network.matrices[m].magnitudes, Magnitudes(network_indices[m]));
     }
     std::vector<Mask> masks;
     const int64_t rounds = PruningRounds(spec_);
     for (int64_t round = 1; round <= rounds; ++round) {
-      PruningScores all = SynapticFlow(network);
-      PruningScores scores;
+      std::vector<std::vector<float>> all = SynapticFlow(network);
+      std::vector<std::vector<float>> scores;
       for (size_t m = 0; m < pruned.size(); ++m) {
         std::vector<float>& score = scores.emplace_back(std::move(all[pruned[m]]));
         for (size_t i = 0; i < score.size() && !masks.empty(); ++i) {
@@ -377,7 +393,10 @@ class Pruning : public Technique {
         }
       }
       const double power = static_cast<double>(round) / static_cast<double>(rounds);
-      masks = KeepBest(scores, power, step);
+      const auto scores_of = [&](size_t m) -> Result<std::vector<float>> {
+        return std::move(scores[m]);
+      };
+      WEFT_ASSIGN_OR_RETURN(masks, KeepBest(scores_of, power, step));
       for (size_t m = 0; m < pruned.size(); ++m) {
         std::vector<float>& left = network.matrices[pruned[m]].magnitudes;
         for (size_t i = 0; i < left.size(); ++i) left[i] = masks[m][i] != 0 ? left[i] : 0;
@@ -391,13 +410,7 @@ class Pruning : public Technique {
   Result<Mask> Exchanged(const Matrix& matrix, const Mask& own, int64_t dropped,
                          int64_t step) const {
     const Parameter& parameter = ParameterOf(matrix);
-    // Those of what is not kept do not count, and tell ranks what the others keep.
-    WEFT_ASSIGN_OR_RETURN(std::vector<float> magnitudes, shards_->Value(matrix.parameter));
-    for (size_t i = 0; i < own.size(); ++i) {
-      magnitudes[i] = own[i] != 0 ? std::fabs(magnitudes[i]) : kNeverChosen;
-    }
-    WEFT_ASSIGN_OR_RETURN(magnitudes,
-                          WholeOfParts(parameter, std::move(magnitudes), tensor_ranks_));
+    WEFT_ASSIGN_OR_RETURN(const std::vector<float> magnitudes, KeptMagnitudes(matrix, own));
     Mask mask(magnitudes.size());
     std::transform(magnitudes.begin(), magnitudes.end(), mask.begin(),
                    [](float magnitude) -> uint8_t { return magnitude != kNeverChosen ? 1 : 0; });

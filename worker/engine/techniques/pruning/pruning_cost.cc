@@ -37,8 +37,9 @@ std::string ShownMethod(const JobSpec& job) {
 }
 
 /// Of some matrix, however few of its weights are kept: at the end of a training, or by its shape.
+/// The same on every device: the one that a job gets may not be known when it is submitted.
 bool MayHaveSparseProducts(const JobSpec& job) {
-  if (!Prunes(job) || kCuda.asked(job) || job.train.pruning.density >= 1) return false;
+  if (!Prunes(job) || job.train.pruning.density >= 1) return false;
   const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
   return precision != nullptr && MayUseSparseProducts(job.train) &&
          UsesSparseProducts(job.train.pruning, precision->products, 0);
@@ -125,26 +126,33 @@ double DenseShare(const TrainSpec& train) {
   return 1;
 }
 
-/// How often gradients and values are ranked in a step, in the mean.
-struct Rankings {
+/// How often ranks gather a matrix in a step, in the mean, by what they have parts of
+/// (RankedNumbers).
+struct Gathers {
   double of_gradients = 0;
   double of_values = 0;
+  double of_scores = 0;
 };
 
-Rankings RankingsOf(const TrainSpec& train) {
+Gathers GathersOf(const TrainSpec& train) {
   const PruningSpec& spec = train.pruning;
   const auto steps = static_cast<double>(train.steps);
   if (ExchangesWeights(spec)) {
     const double last = std::min(spec.stop_ratio * steps, steps - 1);
     const double exchanges = std::floor(last / static_cast<double>(spec.interval)) / steps;
-    return {.of_gradients = spec.method == "rigl" ? exchanges : 0, .of_values = exchanges};
+    const double gradients = spec.method == "rigl" ? exchanges : 0;
+    return {.of_gradients = gradients, .of_values = exchanges, .of_scores = gradients + exchanges};
   }
   if (spec.method == "random") return {};
-  if (spec.method == "lottery_ticket") {
-    return {.of_values = static_cast<double>(PruningRounds(spec)) / steps};
-  }
-  const double gradients = spec.method == "grasp" ? 3 : spec.method == "snip" ? 1 : 0;
-  return {.of_gradients = gradients / steps, .of_values = 1 / steps};
+  const double choices = spec.method == "lottery_ticket"
+                             ? static_cast<double>(PruningRounds(spec)) / steps
+                             : 1 / steps;
+  // Scores of gradients are cut as these are. GraSP moves values along the gradient, which is whole
+  // where values are; with ZeRO 3 it gathers once less.
+  const double gradients = spec.method == "grasp" ? 2 : spec.method == "snip" ? 1 : 0;
+  return {.of_gradients = gradients * choices,
+          .of_values = gradients > 0 ? 0 : choices,
+          .of_scores = choices};
 }
 
 bool PrunesAny(const JobSpec& job) {
@@ -220,15 +228,16 @@ class PruningCost : public TechniqueCost {
   // The gradient is read and written, and the mask read: a byte a weight.
   void AddStepWork(const ModelShape& shape, const TrainSpec& train, StepWork& work) const override {
     if (train.pruning.method == "none") return;
-    const Rankings rankings = RankingsOf(train);
+    const Gathers gathers = GathersOf(train);
     for (const ParameterInfo& parameter :
          ParametersOfRank(shape.spec, shape.tensor, shape.tensor_rows)) {
       if (!IsPruned(train.pruning, parameter, parameter.name)) continue;
       const auto weights = static_cast<double>(parameter.Elements());
       work.f32_numbers += 2.25 * weights;
-      work.ranked.gradients += rankings.of_gradients * weights;
-      work.ranked.values += rankings.of_values * weights;
-      work.ranked.matrices += rankings.of_gradients + rankings.of_values;
+      const MatrixNumbers matrix = {.numbers = weights, .matrices = 1};
+      work.ranked.gradients.Add(matrix, gathers.of_gradients);
+      work.ranked.values.Add(matrix, gathers.of_values);
+      work.ranked.scores.Add(matrix, gathers.of_scores);
     }
   }
 

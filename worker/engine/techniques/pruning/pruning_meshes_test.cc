@@ -1,7 +1,9 @@
 // Pruned trainings on meshes: the masks, and the training, of one rank.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,10 +12,13 @@
 
 #include "common/model/memory_inputs.h"
 #include "common/model/memory_model.h"
+#include "common/model/pipeline_shape.h"
+#include "common/pipeline/named_schedule.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/pruning/testing.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/product_kind.h"
+#include "worker/engine/testing/saved_files.h"
 
 namespace weft::engine {
 namespace {
@@ -189,6 +194,53 @@ TEST(PruningMeshesTest, StagesAndExpertsHavePartsToo) {
   ExpectMasksOfOneRank(meshes, {{"rigl", "erk"}, {"snip", "uniform"}});
 }
 
+TEST(PruningMeshesTest, MasksAreReadOnOtherMeshesBitForBit) {
+  MeshCase sharded{PrunedJob(PruningBy("rigl")), TinyPlan("fp32", 2, 2)};
+  sharded.job.train.pruning.products = "dense";
+  sharded.plan.mesh.tensor = sharded.plan.mesh.data = 2;
+  sharded.plan.zero_stage = 3;
+  MeshCase one = sharded.Whole();
+  one.plan.zero_stage = 0;
+  const auto on_ranks = [](const MeshCase& c, const auto& run) {
+    RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+      MeshRank rank(c, world);
+      run(rank, world);
+    });
+  };
+  for (const auto& [from, to] : {std::pair{&sharded, &one}, std::pair{&one, &sharded}}) {
+    SCOPED_TRACE(from == &one ? "from one rank" : "to one rank");
+    SavedFiles files;
+    TrainCounters counters;
+    on_ranks(*from, [&](MeshRank& rank, Collective& world) {
+      for (int64_t step = 0; step <= kPruningInterval; ++step) {
+        ASSERT_TRUE(rank.trainer->Step().ok());  // the last one exchanges weights
+      }
+      files.Write(*rank.trainer, world);
+      if (world.rank() == 0) counters = rank.trainer->counters();
+    });
+    SavedState read;
+    std::mutex mutex;
+    on_ranks(*to, [&](MeshRank& rank, Collective&) {
+      const Status status = files.Read(*rank.trainer);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(rank.trainer->Restored(counters).ok());
+      // The density is that of the masks which were read.
+      const auto report = rank.trainer->Step();
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      EXPECT_NEAR(report->technique_metrics.at(std::string(kDensityMetric)), 0.3, 1e-3);
+      const std::lock_guard lock(mutex);
+      read.Add(rank.trainer->StateTensors());
+    });
+    int64_t masks = 0;
+    for (const auto& [name, values] : files.state().tensors) {
+      if (!name.starts_with("pruning/") || !name.ends_with("/mask")) continue;
+      EXPECT_TRUE(read.tensors.at(name) == values) << name;
+      ++masks;
+    }
+    EXPECT_EQ(masks, 8);
+  }
+}
+
 // Masks are whole on each rank that shards updates, and those of its rows and columns on a
 // tensor-parallel one. Copies to go back to are sharded with the updates.
 TEST(PruningMeshesTest, MasksAreInThePredictedMemoryOfARank) {
@@ -226,6 +278,33 @@ TEST(PruningMeshesTest, MasksAreInThePredictedMemoryOfARank) {
       const auto predicted = static_cast<double>(PredictMemory(inputs).optimizer_bytes);
       EXPECT_NEAR(static_cast<double>(measured), predicted, 0.01 * predicted);
     }
+  }
+}
+
+// A stage has the masks of its blocks. What is sharded is also of its embeddings.
+TEST(PruningMeshesTest, MasksOfAStageAreInItsPredictedMemory) {
+  MeshCase c{PrunedJob(PruningBy("rigl")), TinyPlan("fp32", 2, 2)};
+  c.job.model.width = 128;
+  c.job.model.vocab_size = 700;
+  c.job.model.layers = 3;
+  c.job.train.steps = 2;
+  c.plan.mesh.data = c.plan.mesh.pipeline = 2;
+  c.plan.stage_blocks = {2, 1};
+  c.plan.zero_stage = 1;
+  const MemoryInputs inputs = MemoryInputsOf(c.job, c.plan, {ProductsOf(DType::kF32)});
+  const auto schedule = NamedSchedule(c.plan.pipeline_schedule, c.plan.mesh.pipeline,
+                                      c.plan.pipeline_chunks, c.plan.accumulation_steps);
+  ASSERT_TRUE(schedule.ok()) << schedule.status().message();
+  const std::vector<MemoryBreakdown> stages =
+      PredictPipelineRanks(inputs, c.plan.stage_blocks, *schedule);
+  const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
+  ASSERT_EQ(ranks.size(), 2 * stages.size());
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    SCOPED_TRACE(rank);
+    const auto measured =
+        static_cast<double>(ranks[rank].reports.back().peak_memory.optimizer_bytes);
+    const auto predicted = static_cast<double>(stages[rank / 2].optimizer_bytes);
+    EXPECT_NEAR(measured, predicted, 0.01 * predicted);
   }
 }
 

@@ -10,12 +10,9 @@
 
 namespace weft::engine {
 
-/// Scores of the weights of some parameters, matrix by matrix: of tensor-parallel ranks those of
-/// their rows and columns. All ranks compute them together.
+/// Scores of the weights of some parameters, matrix by matrix, that a rank has gradients of
+/// (ShardedMatrices::HeldGradient). All ranks compute them together.
 using PruningScores = std::vector<std::vector<float>>;
-
-/// |w| of each of `parameters`.
-Result<PruningScores> Magnitudes(const TrainingParts& parts, std::span<const int64_t> parameters);
 
 /// SNIP (Lee et al. 2019, arXiv 1810.02340): |w dL/dw| on the batch of the step about to begin,
 /// that is the derivative of the loss by the mask. Mean loss of the batch.

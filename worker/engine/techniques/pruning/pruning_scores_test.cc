@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -183,6 +184,47 @@ TEST(PruningScoresTest, ALossScaleThatOverflowsIsLowered) {
   };
   EXPECT_EQ(ConnectionSensitivity(network.parts, network.matrices).status().code(),
             StatusCode::kInvalid);
+}
+
+// With ZeRO 1 and 2 a rank has a part of each gradient. It scores that part, as if it had all.
+// GraSP gathers the gradients that it moves values along, once.
+TEST(PruningScoresTest, RanksScoreWhatTheyHaveGradientsOf) {
+  ScoredNetwork network;
+  ParameterSet& parameters = network.run.model->parameters();
+  const auto first_of = [&](int64_t index) { return parameters[index].shape.Elements() / 3; };
+  const auto count_of = [&](int64_t index) { return parameters[index].shape.Elements() / 2; };
+  std::vector<UpdatedParameters> updated(1);
+  for (const int64_t index : network.matrices) {
+    float* const gradient = parameters.gradient(index).As<float>() + first_of(index);
+    updated[0].parts.push_back(
+        PartOf(parameters, index, first_of(index), count_of(index), gradient));
+  }
+  int64_t gathers = 0;
+  const auto ways = {std::pair{&ConnectionSensitivity, int64_t{0}},
+                     std::pair{&GradientFlow, std::ssize(network.matrices)}};
+  for (const auto& [scores_of, expected_gathers] : ways) {
+    SCOPED_TRACE(expected_gathers);
+    TrainingParts parts = network.parts;
+    const auto whole = scores_of(parts, network.matrices);
+    ASSERT_TRUE(whole.ok()) << whole.status().message();
+    parts.updated = updated;
+    parts.shards_updates = true;
+    parts.sum_over_parts = [](std::span<double>) { return OkStatus(); };
+    parts.gather_parts = [&](int64_t index, std::span<const float> own) {
+      EXPECT_EQ(std::ssize(own), count_of(index));
+      ++gathers;
+      return Result<std::vector<float>>(ValuesOf(parameters.gradient(index)));
+    };
+    gathers = 0;
+    const auto own = scores_of(parts, network.matrices);
+    ASSERT_TRUE(own.ok()) << own.status().message();
+    EXPECT_EQ(gathers, expected_gathers);
+    for (size_t m = 0; m < whole->size(); ++m) {
+      const auto begin = (*whole)[m].begin() + first_of(network.matrices[m]);
+      const std::vector<float> part(begin, begin + count_of(network.matrices[m]));
+      EXPECT_EQ((*own)[m], part) << m;
+    }
+  }
 }
 
 FlowMatrix RandomMatrix(int64_t rows, int64_t columns, uint32_t site) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "kernels/cpu/float_types.h"
 #include "worker/engine/tensor/transfer.h"
@@ -38,6 +39,10 @@ Result<std::vector<float>> ShardedMatrices::Value(int64_t parameter) const {
 Result<std::vector<float>> ShardedMatrices::Gradient(int64_t parameter) const {
   WEFT_ASSIGN_OR_RETURN(std::vector<float> own,
                         FetchFloats(parts_->context->stream, HeldGradient(parameter).view));
+  return Whole(parameter, std::move(own));
+}
+
+Result<std::vector<float>> ShardedMatrices::Whole(int64_t parameter, std::vector<float> own) const {
   if (!updated_.contains(parameter)) return own;
   return parts_->gather_parts(parameter, own);
 }
