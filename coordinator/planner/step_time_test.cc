@@ -425,6 +425,24 @@ TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
   EXPECT_EQ(exposed(1'000'000, false), exposed(0, false)) << "the next forward pass takes longer";
 }
 
+TEST(PredictStep, OverlapsNoPassWithAnUpdateFromAFileWhoseWeightsComeUpAllAtOnce) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.offloads_optimizer = true;
+  const auto seconds = [&](bool at_once) {
+    inputs.uploads_at_once = at_once;
+    return PredictStep(inputs, PassOf(inputs, *rates), *rates).optimizer_seconds;
+  };
+  EXPECT_EQ(seconds(true), seconds(false)) << "nothing is in a file";
+  inputs.file_bytes = 10'000'000'000;
+  const double read = 1e10 / rates->FileBytesPerSecond(inputs.place());
+  EXPECT_DOUBLE_EQ(seconds(true), read);
+  EXPECT_LT(seconds(false), read) << "the next forward pass runs meanwhile";
+}
+
 TEST(PredictStep, AddsGradientsOfMicroBatchesInATreeWhereTheyAreKept) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);
