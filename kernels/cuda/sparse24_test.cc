@@ -437,7 +437,7 @@ TEST_F(Sparse24OnCuda, AStepIsRecordedInAGraph) {
   EXPECT_EQ(layer.y.Values(), Values(Layer::kRows * Layer::kOut, 3 * 2 * Layer::kIn / 4));
 }
 
-// Nothing else of it waits, so a graph has it. A weight that is told the sides does not look.
+// Nothing else of it waits, so a graph has it. A weight that receives the sides does not look.
 TEST_F(Sparse24OnCuda, AMaskWhoseSidesAreKnownIsSetInAGraph) {
   const testing::ScopedTestDevice device(stream().device, false);
   Layer first(stream()), layer(stream());
