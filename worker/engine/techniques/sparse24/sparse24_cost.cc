@@ -105,7 +105,7 @@ const Refusal kSparse24Refusals[] = {
      "the scale of a weight would have to be found over the parts of all ranks",
      "data or pipeline parallelism"},
     {&kSoftThreshold, &kZeroParameters,
-     "thresholds would be of gathered weights, which are rounded to the type of products",
+     "thresholds would be of gathered weights, which bf16 products have rounded",
      "resources.zero_stage 2"},
     {&kDecaySearch, &kOffloadOptimizer,
      "the first weights, to which the search goes back, are kept on the device",
