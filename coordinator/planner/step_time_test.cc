@@ -408,6 +408,31 @@ TEST(PredictStep, ListsWhatCountsOfWeightsWheneverTheyHaveBeenGathered) {
   EXPECT_NEAR(seconds(3, 100, 0.25) - seconds(3, 0, 0.25), 0.75 * 2 * 3 * once, 1e-9);
 }
 
+TEST(PredictStep, PacksWeightsOnADeviceWheneverTheyHaveBeenGathered) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = inputs.ranks_on_worker = 4;
+  const auto seconds = [&](int64_t zero_stage, double bytes) {
+    TechniqueProducts products;
+    products.dense_share = 0.25;
+    products.gathered_bytes = bytes;
+    inputs.zero_stage = zero_stage;
+    const PassCost pass =
+        CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, *rates, 1, 1, products);
+    return PredictStep(inputs, pass, *rates).gemm_seconds;
+  };
+  const ModelSpec& model = inputs.shape.spec;
+  const double weights = 2.0 * static_cast<double>(model.layers * model.width * MlpWidth(model));
+  const double once = weights * 5 / rates->MemoryBytesPerSecond(inputs.place());
+  EXPECT_EQ(seconds(2, 5), seconds(2, 0));
+  // In two passes of each of three micro-batches.
+  EXPECT_NEAR(seconds(3, 5) - seconds(3, 0), 0.75 * 2 * 3 * once, 1e-9);
+}
+
 TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);
