@@ -337,16 +337,16 @@ int64_t ProductWorkspaceBytes(std::string_view compute_capability) {
 }
 
 int64_t BytesOutsideArena(const MemoryInputs& inputs) {
-  // What comes up is in the arena, except what kernels make of it.
-  if (inputs.offload_optimizer) {
-    const bool made = inputs.technique_products.brings_weights;
-    return KernelScratch(inputs) + (made ? TechniqueOperandBytes(inputs) : 0);
-  }
+  // What comes up is in the arena, and so is what is gathered, except what kernels make of it.
+  const bool made = inputs.technique_products.brings_weights &&
+                    (inputs.offload_optimizer || inputs.SharesParameters());
+  const int64_t of_kernels = KernelScratch(inputs) + (made ? TechniqueOperandBytes(inputs) : 0);
+  if (inputs.offload_optimizer) return of_kernels;
   if (inputs.format() == nullptr) {
-    return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + KernelScratch(inputs);
+    return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + of_kernels;
   }
   // Operands in a format are tensors of the arena.
-  return ElementBytes(inputs.precision->products) * DenseCopies(inputs) + KernelScratch(inputs);
+  return ElementBytes(inputs.precision->products) * DenseCopies(inputs) + of_kernels;
 }
 
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention) {

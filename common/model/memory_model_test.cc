@@ -1,7 +1,9 @@
 #include "common/model/memory_model.h"
 
-#include <gtest/gtest.h>
 #include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_inputs.h"
@@ -257,6 +259,83 @@ TEST(DeviceUpdatedUnits, AddUpToAllOnTheDevice) {
       }
     }
   }
+}
+
+constexpr int64_t kMlpsOfGpt2 = 12 * 2 * 768 * 3072;
+
+/// GPT-2 with sparse MLPs in all steps, and a search for masks in every fourth one, if `method` has
+/// intervals.
+MemoryInputs SparseInputs(const std::string& method, const std::string& precision,
+                          const MemoryMachine& machine, int64_t ranks = 1) {
+  JobSpec job;
+  job.model = Gpt2Model();
+  job.train.sparsity.method = method;
+  if (method != "none") {
+    job.train.sparsity.mask_interval = 4;
+    job.train.sparsity.dense_share = 0;
+  }
+  Plan plan;
+  plan.precision = precision;
+  plan.mesh.data = ranks;
+  plan.zero_stage = ranks > 1 ? 3 : 0;
+  return MemoryInputsOf(job, plan, machine);
+}
+
+TEST(UploadedWeightBytes, HaveWhatSearchesForMasksAndSparseProductsBring) {
+  const auto brought = [](const std::string& method, const std::string& precision,
+                          const MemoryMachine& machine) {
+    MemoryInputs sparse = SparseInputs(method, precision, machine);
+    MemoryInputs dense = SparseInputs("none", precision, machine);
+    sparse.offload_optimizer = dense.offload_optimizer = true;
+    return UploadedWeightBytes(sparse) - UploadedWeightBytes(dense);
+  };
+  const MemoryMachine device = CudaMachine("9.0");
+  // f32 weights, once in four steps.
+  EXPECT_EQ(brought("masked_decay", "fp32", device), kMlpsOfGpt2);
+  EXPECT_EQ(brought("masked_decay", "bf16", device), kMlpsOfGpt2);
+  EXPECT_EQ(brought("measure", "bf16", device), kMlpsOfGpt2);
+  EXPECT_EQ(brought("static", "bf16", device), 0) << "once";
+  // In every step, and thresholds are of f32 weights.
+  EXPECT_EQ(brought("s_ste", "bf16", device), (4 + 2) * kMlpsOfGpt2);
+  EXPECT_EQ(brought("masked_decay", "fp16", device), (1 + 2) * kMlpsOfGpt2) << "packed from f32";
+  EXPECT_EQ(brought("masked_decay", "bf16", {ProductKind::kNative}), kMlpsOfGpt2);
+  EXPECT_EQ(brought("masked_decay", "bf16", {ProductKind::kTiles}), (1 + 2) * kMlpsOfGpt2)
+      << "tiles are bf16";
+}
+
+TEST(UploadedWeightBytes, HaveNothingOfUnitsThatAreKept) {
+  MemoryInputs inputs = SparseInputs("s_ste", "bf16", {ProductKind::kNative});
+  inputs.offload_optimizer = true;
+  const int64_t all = UploadedWeightBytes(inputs);
+  inputs.kept = SumOfUnits(StreamedUnits(inputs.shape.spec), {1});
+  const int64_t block = 12 * 768 * 768 + 13 * 768;
+  EXPECT_EQ(all - UploadedWeightBytes(inputs), 4 * block + 4 * kMlpsOfGpt2 / 12);
+}
+
+// Compressed both ways: half of the values in bf16, where they are, and a bit of the mask.
+TEST(BytesOutsideArena, HaveTheSparseWeightsOfOneGatheredBlock) {
+  const MemoryMachine device = CudaMachine("9.0");
+  const int64_t sparse = BytesOutsideArena(SparseInputs("masked_decay", "bf16", device, 2));
+  const int64_t dense = BytesOutsideArena(SparseInputs("none", "bf16", device, 2));
+  const int64_t of_block = kMlpsOfGpt2 / 12;
+  EXPECT_GE(sparse - dense, (2 * 8 + 2 + 1) * of_block / 8);
+  EXPECT_LE(sparse - dense, 6 * of_block);
+}
+
+TEST(ShardParameters, GatherWhatIsSearchedForMasksOnceInSoManySteps) {
+  const auto traffic = [](const std::string& method, int64_t interval) {
+    TrainSpec train;
+    train.sparsity.method = method;
+    train.sparsity.mask_interval = interval;
+    return ShardParameters(Gpt2Model(), kBf16Precision, DType::kBF16, 4, 1, 1, 1, train);
+  };
+  const ShardedParameters each = traffic("masked_decay", 1), fourth = traffic("masked_decay", 4);
+  // All that is trained, as it is held: f32, as gradients are.
+  EXPECT_EQ(each.after_payload, each.reduced_payload);
+  EXPECT_EQ(each.after_gathers, each.reductions);
+  EXPECT_EQ(4 * fourth.after_payload, each.after_payload);
+  EXPECT_EQ(fourth.after_gathers, (each.after_gathers + 3) / 4);
+  EXPECT_EQ(traffic("static", 4).after_payload, 0) << "before the first pass";
 }
 
 }  // namespace

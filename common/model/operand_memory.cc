@@ -218,6 +218,22 @@ int64_t WeightsMade(const MemoryInputs& inputs) {
   return weights / std::max<int64_t>(DistinctBlocks(inputs.shape.spec), 1);
 }
 
+/// Bytes of offloaded weights that a technique brings up besides what dense products read, in the
+/// mean over the steps.
+int64_t BroughtBytes(const MemoryInputs& inputs) {
+  const TechniqueProducts& products = inputs.technique_products;
+  if (!products.brings_weights) return 0;
+  const int64_t weights = std::max<int64_t>(TechniqueWeights(inputs) - inputs.kept.mlp, 0);
+  double bytes = D(weights) * products.brought_bytes;
+  if (inputs.products == ProductKind::kTiles && products.dense_share < 1) {
+    // As they are held, not in the tiles of dense products.
+    const int64_t in_tiles = std::min(weights, inputs.shape.packed_in_tiles - inputs.kept.in_tiles);
+    bytes += (1 - products.dense_share) * D(in_tiles) *
+             D(ElementBytes(inputs.precision->matrices) - ElementBytes(inputs.precision->products));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 /// Bytes of offloaded matrices that products read as they are stored in addition to packed copies,
 /// as a processor has them: of OperandBytes().
 int64_t StoredOperandBytes(const MemoryInputs& inputs) {
@@ -386,7 +402,7 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
 }
 
 int64_t UploadedBytes(const MemoryInputs& inputs) {
-  const int64_t operands = OperandBytes(inputs);
+  const int64_t operands = OperandBytes(inputs) + BroughtBytes(inputs);
   if (inputs.OnCuda()) return operands + PackedBytes(inputs);
   if (inputs.products != ProductKind::kTiles) return operands;
   return operands + ElementBytes(inputs.precision->products) *

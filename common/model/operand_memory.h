@@ -44,8 +44,8 @@ StreamedUnit KeptOnDevice(const MemoryInputs& inputs);
 /// and on CUDA do not.
 int64_t OperandBytes(const MemoryInputs& inputs);
 
-/// Bytes of offloaded weights that go up after an update: those, and packed copies that the host
-/// makes. Others are made on the device.
+/// Bytes of offloaded weights that go up after an update: those, packed copies that the host makes,
+/// and what techniques bring besides. Other copies are made on the device.
 int64_t UploadedBytes(const MemoryInputs& inputs);
 
 /// Bytes of weights that are streamed unit by unit: the cached ones, two successive others, and

@@ -50,6 +50,7 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
     if (looked_up && !IsClassifier(model, parameter)) continue;
     StreamedUnit& product = looked_up ? units.back() : unit;
     product.matrices += elements;
+    if (IsMlp(parameter.role) && parameter.expert < 0) product.mlp += elements;
     if (looked_up) product.of_first += elements;
     if (parameter.read_directly) {
       product.direct += elements;
@@ -75,6 +76,7 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
     sum.vectors += unit.vectors;
     sum.looked_up += unit.looked_up;
     sum.matrices += unit.matrices - unit.of_first;
+    sum.mlp += unit.mlp;
     sum.direct += unit.direct;
     sum.frozen += unit.frozen;
     sum.frozen_in_tiles += unit.frozen_in_tiles;

@@ -15,7 +15,7 @@ auto NumbersOf(const StreamedUnit& unit) {
                     unit.in_tiles,          unit.padding.f32, unit.of_first,
                     unit.of_first_in_tiles, unit.trained,     unit.padding.bf16,
                     unit.stored_trained,    unit.direct,      unit.frozen,
-                    unit.frozen_in_tiles};
+                    unit.frozen_in_tiles,   unit.mlp};
 }
 
 // Where something is frozen they are distinguished by their names.

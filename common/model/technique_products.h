@@ -18,10 +18,14 @@ struct TechniqueProducts {
   /// FLOPs of a product in f32 that take as long as listing what counts of a weight: in each pass
   /// for which ranks gather weights. Else it is listed when that changes.
   double gathered_flops = 0;
+  double gathered_bytes = 0;    ///< Of each weight, read and written for the same.
   bool copies_weights = false;  ///< Packing makes an f32 copy of each.
   /// Where the optimizer is offloaded all weights come up after the update, before the next pass. A
   /// CUDA device then has an f32 copy of those of one layer at a time.
   bool brings_weights = false;
+  /// Bytes of each weight that come up then besides those of dense products, in the mean over the
+  /// steps.
+  double brought_bytes = 0;
   bool copies_gradients = false;    ///< Gradients of weights read a copy of that of the result.
   bool fuses_gates = false;         ///< No step stores the gradient of a gated activation's result.
   bool attention = false;           ///< Those of attention, too.

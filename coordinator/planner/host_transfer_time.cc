@@ -89,9 +89,10 @@ double PassTransferSeconds(const StepInputs& inputs, const PassCost& pass, doubl
 double UpdateSecondsWithFiles(const StepInputs& inputs, const PassCost& pass, double update_seconds,
                               const StepRates& rates) {
   const RankPlace place = inputs.place();
-  const bool overlaps =
-      rates.overlaps_files_with_forward() && inputs.offloads_optimizer && inputs.shard_ranks <= 1;
-  // The next forward pass of ranks that do not gather first runs meanwhile.
+  const bool overlaps = rates.overlaps_files_with_forward() && inputs.offloads_optimizer &&
+                        inputs.shard_ranks <= 1 && !inputs.uploads_at_once;
+  // The next forward pass of ranks that do not gather first, or bring all weights at once, runs
+  // meanwhile.
   const double overlapped =
       overlaps ? D(inputs.shape.spec.layers) *
                      SecondsOfBlock(pass, inputs.shape, rates.MemoryBytesPerSecond(place)).forward

@@ -151,16 +151,20 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
-/// PassCost::gathered_list_seconds: TechniqueProducts::gathered_flops of all weights of MLPs.
+/// PassCost::gathered_list_seconds: TechniqueProducts::gathered_flops and gathered_bytes of all
+/// weights of MLPs.
 double SecondsOfLists(const ModelShape& shape, const TechniqueProducts& techniques,
                       const StepRates& rates, int64_t threads) {
-  if (techniques.gathered_flops == 0) return 0;
+  if (techniques.gathered_flops == 0 && techniques.gathered_bytes == 0) return 0;
   constexpr int64_t kLarge = 1024;
   const ModelSpec& model = shape.spec;
   const double weights =
       D(model.layers * model.width * (MlpInputs(model) + 1) * MlpWidth(model)) / D(shape.tensor);
-  return (1 - techniques.dense_share) * weights * techniques.gathered_flops /
-         rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads);
+  const double of_weight =
+      techniques.gathered_flops /
+          rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads) +
+      techniques.gathered_bytes / rates.MemoryBytesPerSecond({.threads = threads});
+  return (1 - techniques.dense_share) * weights * of_weight;
 }
 
 double ProductSeconds(const StepWork& work, const StepRates& rates, int64_t threads) {

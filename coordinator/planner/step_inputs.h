@@ -36,7 +36,7 @@ struct StepInputs {
   ShardedParameters sharded = {};          ///< With zero_stage 3.
   int64_t host_link_bytes_per_second = 0;  ///< What the job says; 0: nothing.
   int64_t uploaded_weight_bytes = 0;       ///< After an update, with offloads_optimizer.
-  bool uploads_at_once = false;            ///< Nothing overlaps with that.
+  bool uploads_at_once = false;            ///< Nothing overlaps with that, or with the update.
   int64_t recomputed_attentions = 0;       ///< Blocks that recompute attention alone.
   StreamedBytes streamed = {};             ///< Weights that are uploaded in every pass.
   int64_t resident_weight_bytes = 0;       ///< Weights that are uploaded once a step.

@@ -453,6 +453,31 @@ TEST(PredictStep, ListsWhatCountsOfWeightsWheneverTheyHaveBeenGathered) {
   EXPECT_NEAR(seconds(3, 100, 0.25) - seconds(3, 0, 0.25), 0.75 * 2 * 3 * once, 1e-9);
 }
 
+TEST(PredictStep, PacksWeightsOnADeviceWheneverTheyHaveBeenGathered) {
+  const WorkerProfile worker = GpuMachine(4);
+  const auto rates = MakeStepRates(worker, DType::kBF16, true);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = inputs.ranks_on_worker = 4;
+  const auto seconds = [&](int64_t zero_stage, double bytes) {
+    TechniqueProducts products;
+    products.dense_share = 0.25;
+    products.gathered_bytes = bytes;
+    inputs.zero_stage = zero_stage;
+    const PassCost pass =
+        CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, *rates, 1, 1, products);
+    return PredictStep(inputs, pass, *rates).gemm_seconds;
+  };
+  const ModelSpec& model = inputs.shape.spec;
+  const double weights = 2.0 * static_cast<double>(model.layers * model.width * MlpWidth(model));
+  const double once = weights * 5 / rates->MemoryBytesPerSecond(inputs.place());
+  EXPECT_EQ(seconds(2, 5), seconds(2, 0));
+  // In two passes of each of three micro-batches.
+  EXPECT_NEAR(seconds(3, 5) - seconds(3, 0), 0.75 * 2 * 3 * once, 1e-9);
+}
+
 TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);
@@ -468,6 +493,24 @@ TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
   };
   EXPECT_NEAR(exposed(1'000'000, true) - exposed(0, true), 1e-3, 1e-9);
   EXPECT_EQ(exposed(1'000'000, false), exposed(0, false)) << "the next forward pass takes longer";
+}
+
+TEST(PredictStep, OverlapsNoPassWithAnUpdateFromAFileWhoseWeightsComeUpAllAtOnce) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.offloads_optimizer = true;
+  const auto seconds = [&](bool at_once) {
+    inputs.uploads_at_once = at_once;
+    return PredictStep(inputs, PassOf(inputs, *rates), *rates).optimizer_seconds;
+  };
+  EXPECT_EQ(seconds(true), seconds(false)) << "nothing is in a file";
+  inputs.file_bytes = 10'000'000'000;
+  const double read = 1e10 / rates->FileBytesPerSecond(inputs.place());
+  EXPECT_DOUBLE_EQ(seconds(true), read);
+  EXPECT_LT(seconds(false), read) << "the next forward pass runs meanwhile";
 }
 
 TEST(PredictStep, AddsGradientsOfMicroBatchesInATreeWhereTheyAreKept) {

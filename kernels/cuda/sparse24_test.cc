@@ -437,6 +437,38 @@ TEST_F(Sparse24OnCuda, AStepIsRecordedInAGraph) {
   EXPECT_EQ(layer.y.Values(), Values(Layer::kRows * Layer::kOut, 3 * 2 * Layer::kIn / 4));
 }
 
+// Nothing else of it waits, so a graph has it. A weight that receives the sides does not look.
+TEST_F(Sparse24OnCuda, AMaskWhoseSidesAreKnownIsSetInAGraph) {
+  const testing::ScopedTestDevice device(stream().device, false);
+  Layer first(stream()), layer(stream());
+  ASSERT_EQ(first.SetMask(stream(), 0x3333).ToString(), "OK");
+  const MaskSides sides = first.sparse->mask_sides();
+  EXPECT_TRUE(sides.rows);
+  EXPECT_FALSE(sides.columns);
+  const auto step = [&](MaskSides known) {
+    Status status = layer.sparse->SetMask(stream(), first.mask.view(), known);
+    if (status.ok()) status = layer.sparse->Pack(stream(), layer.weight.view());
+    return status.ok() ? layer.Forward(stream()) : status;
+  };
+  ASSERT_EQ(step(sides).ToString(), "OK");
+  ASSERT_TRUE(cuda::Graph::Begin(stream()).ok());
+  ASSERT_EQ(step(sides).ToString(), "OK");
+  const auto graph = cuda::Graph::End(stream());
+  ASSERT_EQ(graph.status().ToString(), "OK");
+  layer.weight.Assign(Values(Layer::kOut * Layer::kIn, 3)).Reset();
+  ASSERT_EQ(graph->Launch(stream()).ToString(), "OK");
+  ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+  layer.y.Fetch();
+  const Values sums(Layer::kRows * Layer::kOut, 3 * 2 * Layer::kIn / 4);
+  EXPECT_EQ(layer.y.Values(), sums);
+  // Dense ones come to the same.
+  ASSERT_EQ(step({}).ToString(), "OK");
+  EXPECT_FALSE(layer.sparse->mask_sides().rows);
+  ASSERT_EQ(state_->Synchronize().ToString(), "OK");
+  layer.y.Fetch();
+  EXPECT_EQ(layer.y.Values(), sums);
+}
+
 TEST_F(Sparse24OnCuda, MoreThanTwoOfFourMakeTheirRowOfAGradientNan) {
   Open(9);
   const testing::ScopedTestDevice device(stream().device, false);

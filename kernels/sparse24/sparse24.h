@@ -9,6 +9,13 @@
 
 namespace weft::kernels {
 
+/// Along which sides a mask keeps two of each four, as far as products are sparse because of that:
+/// on a CUDA device, and not in f32.
+struct MaskSides {
+  bool rows = false;     ///< The forward pass.
+  bool columns = false;  ///< The gradient of the input.
+};
+
 /// The weight W of y = x Wᵀ + b under a mask, in the form that the sparse products read. With a
 /// transposable 2:4 mask (kernels/sparse24_mask) they do half of the multiply-adds of dense ones.
 /// Any other mask is multiplied right, too: on a CPU with the multiply-adds of the elements that it
@@ -22,6 +29,13 @@ class SparseWeight {
   /// The elements that count from the next Pack() on: [out / 4, in / 4] u16, as
   /// kernels/sparse24_mask has it. On CUDA it waits for the stream, so no graph can record it.
   virtual Status SetMask(const Stream& stream, const TensorView& mask) = 0;
+
+  /// The same without a look at the mask, whose sides another weight of this compute type has found
+  /// (mask_sides). It waits for nothing.
+  virtual Status SetMask(const Stream& stream, const TensorView& mask, MaskSides known) = 0;
+
+  /// Those of the mask that was set last.
+  virtual MaskSides mask_sides() const = 0;
 
   /// Takes the values of W [out, in], f32 or bf16, under the mask. On CUDA they are rounded to the
   /// compute type. kInvalid before the first SetMask().

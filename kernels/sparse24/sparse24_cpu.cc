@@ -50,6 +50,10 @@ class CpuSparseWeight : public SparseWeight {
     listed_ = true;
     return OkStatus();
   }
+  Status SetMask(const Stream& stream, const TensorView& mask, MaskSides /*known*/) override {
+    return SetMask(stream, mask);
+  }
+  MaskSides mask_sides() const override { return {}; }
 
   Status Pack(const Stream& stream, const TensorView& weight) override {
     WEFT_RETURN_IF_ERROR(CheckSparsePack(stream, *this, weight));

@@ -46,19 +46,22 @@ class CudaSparseWeight final : public SparseWeight {
       : SparseWeight(out_features, in_features, compute) {}
 
   Status SetMask(const Stream& stream, const TensorView& mask) override {
-    WEFT_RETURN_IF_ERROR(CheckSparseMask(stream, *this, mask));
-    has_mask_ = packed_ = false;
-    const size_t bytes = mask.Bytes();
-    WEFT_RETURN_IF_ERROR(Reserve(stream, mask_, bytes));
-    WEFT_RETURN_IF_ERROR(CopyRowsOnDevice(stream, mask_.data(), bytes, mask.data, bytes, bytes, 1));
-    forward_is_sparse_ = backward_is_sparse_ = false;
+    WEFT_RETURN_IF_ERROR(CopyMask(stream, mask));
+    MaskSides found;
     if (compute() != DType::kF32) {
       WEFT_ASSIGN_OR_RETURN(const MaskProblems problems, Inspect(stream, mask.shape.Elements()));
-      forward_is_sparse_ = problems.rows == 0;
-      backward_is_sparse_ = problems.columns == 0;
+      found = {.rows = problems.rows == 0, .columns = problems.columns == 0};
     }
-    has_mask_ = true;
+    HaveMask(found);
     return OkStatus();
+  }
+  Status SetMask(const Stream& stream, const TensorView& mask, MaskSides known) override {
+    WEFT_RETURN_IF_ERROR(CopyMask(stream, mask));
+    HaveMask(known);
+    return OkStatus();
+  }
+  MaskSides mask_sides() const override {
+    return {.rows = forward_is_sparse_, .columns = backward_is_sparse_};
   }
 
   Status Pack(const Stream& stream, const TensorView& weight) override {
@@ -99,6 +102,20 @@ class CudaSparseWeight final : public SparseWeight {
     if (memory.bytes() >= bytes) return OkStatus();
     WEFT_ASSIGN_OR_RETURN(memory, DeviceMemory::Allocate(stream.device.index, bytes));
     return OkStatus();
+  }
+
+  Status CopyMask(const Stream& stream, const TensorView& mask) {
+    WEFT_RETURN_IF_ERROR(CheckSparseMask(stream, *this, mask));
+    has_mask_ = packed_ = false;
+    const size_t bytes = mask.Bytes();
+    WEFT_RETURN_IF_ERROR(Reserve(stream, mask_, bytes));
+    return CopyRowsOnDevice(stream, mask_.data(), bytes, mask.data, bytes, bytes, 1);
+  }
+
+  void HaveMask(MaskSides sides) {
+    forward_is_sparse_ = sides.rows;
+    backward_is_sparse_ = sides.columns;
+    has_mask_ = true;
   }
 
   // Waits for the device.

@@ -1,5 +1,5 @@
-// What ranks with state in host tiers may not do with their devices, and what the planner promises
-// of both tiers, which only the host execution can show.
+// What ranks may not do with their devices, most with state in host tiers, and what the planner
+// promises of both tiers, which only the host execution can show.
 
 #include <string>
 #include <vector>
@@ -29,12 +29,13 @@ const auto* const kDevices = ::testing::AddGlobalTestEnvironment(new Devices);
 
 /// How often the hosts of two ranks wait for their devices, together, in each of the steps that
 /// follow the first ones.
-int64_t WaitsOfAStep(Plan plan) {
+int64_t WaitsOfAStep(Plan plan, const SparsitySpec& sparsity = {}) {
   constexpr int kRanks = 2;
   plan.mesh.data = kRanks;
   plan.bucket_bytes = 16384;
   JobSpec job = TinyJob(kRanks * plan.micro_batch * plan.accumulation_steps);
   job.model.layers = 4;
+  job.train.sparsity = sparsity;
   RandomTokens data(job.model.vocab_size, job.model.context);
   int64_t waits = 0;
   const auto train = [&](Collective& group) {
@@ -72,6 +73,14 @@ TEST(OffloadOfRanksOnHostExecution, TheHostsWaitInNoPass) {
       EXPECT_EQ(WaitsOfAStep(plan), 2 * (gathers ? 4 : 3)) << micro_batches;
     }
   }
+}
+
+// Blocks take turns with one set of packed weights, so that masks are set in every pass.
+TEST(RanksOnHostExecution, TheHostsWaitForNoMaskOfGatheredWeights) {
+  Plan plan = TinyPlan("bf16", 1, 2);
+  plan.zero_stage = 3;
+  const SparsitySpec sparse = {.method = "masked_decay", .mask_interval = 100};
+  EXPECT_EQ(WaitsOfAStep(plan, sparse), WaitsOfAStep(plan));
 }
 
 /// Nothing that is enqueued runs as long as this lives.

@@ -28,6 +28,10 @@ class DeviceWeights {
 
   // Of offloaded parameters; elsewhere these do nothing.
 
+  /// Whether what an update has changed comes with BringUpdated, copies for products included, also
+  /// those of weights that are kept on the device.
+  bool comes_at_once() const { return comes_at_once_; }
+
   /// Drops what came to stay until the update.
   Status Forget();
 

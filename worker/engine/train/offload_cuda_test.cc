@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "common/failpoint.h"
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "worker/engine/testing/device_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -139,6 +141,44 @@ TEST_F(OffloadOnCuda, FollowsThemWithOtherFamilies) {
   llama.model.untied_classifier = true;
   CompareWithCpu(llama, Offloaded("bf16", 2), 3);
   CompareWithDevice(llama, Offloaded("fp32", 2), 3);
+}
+
+TEST_F(OffloadOnCuda, FollowsThemWithSparseWeights) {
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  job.train.sparsity = {.method = "masked_decay", .decay = 1e-2, .mask_interval = 2};
+  CompareWithCpu(job, Offloaded("fp32", 2), 3);
+  job.train.sparsity.method = "sr_ste";
+  CompareWithDevice(job, Offloaded("fp32", 1, 2), 3);
+  job.train.sparsity.method = "s_ste";
+  CompareWithDevice(job, Offloaded("fp32", 2), 2);
+  // Roundings that differ would choose other masks, and draw other rows.
+  job.train.sparsity.mask_interval = 100;
+  job.train.sparsity.gradient_estimate = "exact";
+  CompareWithCpu(job, Offloaded("bf16", 2), 2);
+  CompareWithDevice(job, Offloaded("bf16", 2), 2);
+  job.train.sparsity.method = "sr_ste";
+  CompareWithCpu(job, Offloaded("bf16", 2), 2);
+  job.train.sparsity.method = "masked_decay";
+  CompareWithDevice(job, Offloaded("bf16", 2), 2);
+}
+
+// A search in every step, and weights in f32 to threshold.
+TEST_F(OffloadOnCuda, SparseWeightsSendUpWhatIsCounted) {
+  JobSpec job = Job(2);
+  job.model.layers = 1;
+  job.model.vocab_size = 64;  // as many as its table has rows
+  job.train.sparsity = {.method = "s_ste", .gradient_estimate = "exact"};
+  const Plan plan = Offloaded("bf16", 2);
+  RandomTokens data(job.model.vocab_size, job.model.context);
+  DeviceRun run(job, plan, data, kCuda);
+  run.Step();
+  const int64_t before = run.context.host->up().totals().bytes;
+  run.Step();
+  const auto measured = static_cast<double>(run.context.host->up().totals().bytes - before);
+  const auto counted =
+      static_cast<double>(UploadedWeightBytes(MemoryInputsOf(job, plan, CudaMachine("9.0"))));
+  EXPECT_NEAR(measured, counted, 0.01 * counted);
 }
 
 TEST_F(OffloadOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {

@@ -80,6 +80,7 @@ Status OffloadedUpdates::UpdateKept(const StepArgs& args) {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(parts_.updaters->kept()->Update(context, args));
   }
+  if (parts_.weights->comes_at_once()) return OkStatus();
   ProfileScope scope(context.profiler, "pack weights");
   const ParameterSet& parameters = *parts_.parameters;
   for (const ParameterSet::CopiesOf& of : parameters.copies()) {

@@ -75,7 +75,8 @@ class OffloadedUpdates {
   Status MakeAtOnce(const StepArgs& args, PhaseSeconds& seconds);
   Status Start(const StepArgs& args, bool late);
   Status Run(OverlappedUpdate& update);
-  /// Updates what is kept on the device of offloaded parameters.
+  /// Updates what is kept on the device of offloaded parameters, and packs it, unless all weights
+  /// are packed at once.
   Status UpdateKept(const StepArgs& args);
 
   Parts parts_;

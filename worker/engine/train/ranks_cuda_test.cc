@@ -203,6 +203,25 @@ TEST_F(RanksOnCuda, StepsAsGraphsComeToTheSameBits) {
   }
 }
 
+// Of a block that has been gathered, under masks that all ranks have.
+TEST_F(RanksOnCuda, GatheredSparseWeightsTrainAsOnCpus) {
+  RandomTokens data(50, 16);
+  JobSpec job = Job(1);
+  job.train.sparsity = {.method = "masked_decay", .decay = 1e-2, .mask_interval = 2};
+  const auto compare = [&](const std::string& precision, int64_t steps, double tolerance) {
+    SCOPED_TRACE(precision);
+    Plan plan = SmallBuckets(precision);
+    plan.zero_stage = 3;
+    ExpectClose(Train(job, plan, data, DeviceType::kCuda, 2, steps),
+                Train(job, plan, data, DeviceType::kCpu, 2, steps), tolerance);
+  };
+  compare("fp32", 3, 1e-4);
+  // Roundings that differ would choose other masks, and draw other rows.
+  job.train.sparsity.mask_interval = 100;
+  job.train.sparsity.gradient_estimate = "exact";
+  compare("bf16", 2, 1e-2);
+}
+
 /// The sequences from `first` on are two documents each in two of every four steps.
 class UnevenDocuments : public BatchSource {
  public:

@@ -106,7 +106,7 @@ const Refusal kSparse24Refusals[] = {
      "the scale of a weight would have to be found over the parts of all ranks",
      "data or pipeline parallelism"},
     {&kSoftThreshold, &kZeroParameters,
-     "thresholds would be of gathered weights, which are rounded to the type of products",
+     "thresholds would be of gathered weights, which bf16 products have rounded",
      "resources.zero_stage 2"},
     {&kDecaySearch, &kOffloadOptimizer,
      "the first weights, to which the search goes back, are kept on the device",
@@ -215,12 +215,40 @@ double DenseShare(const TrainSpec& train) {
   const bool has_tail = FirstDenseStep(train) < train.steps;
   if (!has_tail && spec.method != "step" && spec.decay_search_steps == 0) return 0;
   if (spec.method == "step") {
-    return spec.dense_share + (spec.switch_share > 0 ? spec.switch_share : kLastSwitchShare);
+    const double before = spec.switch_share > 0 ? spec.switch_share : kLastSwitchShare;
+    return std::min(spec.dense_share + before, 1.0);
   }
   if (spec.decay_search_steps == 0) return spec.dense_share;
   const int64_t tail = has_tail ? train.steps - FirstDenseStep(train) : 0;
   const int64_t dense = tail + spec.decay_search_steps;
   return static_cast<double>(dense) / static_cast<double>(train.steps);
+}
+
+/// Bytes that a CUDA device reads and writes for each weight to pack it, which it has in the type
+/// of products. Both compressed copies together are as large as the weight. Where masks are of rows
+/// alone there is a dense one instead of the second, made in a pass of its own.
+double PackedOnCudaBytes(const TrainSpec& train) {
+  constexpr double kBothWays = 2, kRowsAlone = 1.5 + 2;
+  const SparsitySpec& spec = train.sparsity;
+  const DType products = PrecisionOf(train.precision).products;
+  // There are no sparse products in f32: one dense copy, whatever the mask.
+  const bool rows_alone = HasRowMasks(spec) && products != DType::kF32;
+  const double copies = (rows_alone ? kRowsAlone : kBothWays) + (HasBackwardMasks(spec) ? 2 : 0);
+  return copies * static_cast<double>(DTypeSize(products));
+}
+
+/// TechniqueProducts::brought_bytes: the weights that are searched, as they are held, and on a CUDA
+/// device those that are packed in a larger type than that of products.
+double BroughtBytes(const TrainSpec& train, double dense_share, bool on_cuda) {
+  const SparsitySpec& spec = train.sparsity;
+  const PrecisionRecipe& precision = PrecisionOf(train.precision);
+  const auto held = static_cast<double>(DTypeSize(precision.matrices));
+  const auto read = static_cast<double>(DTypeSize(precision.products));
+  const int64_t interval = StepsOfMasks(spec);
+  const double searched = interval > 0 ? held / static_cast<double>(interval) : 0;
+  const bool rounded = spec.method != "s_ste" && precision.products == DType::kBF16;
+  if (!on_cuda || rounded) return searched;
+  return searched + (1 - dense_share) * (held - read);
 }
 
 class Sparse24Cost : public TechniqueCost {
@@ -266,6 +294,8 @@ class Sparse24Cost : public TechniqueCost {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
     TechniqueProducts products{.state_bytes = 1.0 / 8, .brings_weights = true};
+    products.dense_share = HasSparseProducts(spec) ? DenseShare(train) : 1;
+    products.brought_bytes = BroughtBytes(train, products.dense_share, on_cuda);
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
@@ -277,10 +307,13 @@ class Sparse24Cost : public TechniqueCost {
       products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
     }
     // Both lists go through the columns of four weights twice, in some 30 instructions each time.
-    // A CUDA device has no lists. Estimated, not measured.
+    // A CUDA device has no lists, but packs. Estimated, not measured.
     constexpr double kFlopsOfLists = 400;
-    if (!on_cuda) products.gathered_flops = kFlopsOfLists * (HasBackwardMasks(spec) ? 2 : 1);
-    products.dense_share = DenseShare(train);
+    if (on_cuda) {
+      products.gathered_bytes = PackedOnCudaBytes(train);
+    } else {
+      products.gathered_flops = kFlopsOfLists * (HasBackwardMasks(spec) ? 2 : 1);
+    }
     products.copies_weights = spec.method == "s_ste";
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.

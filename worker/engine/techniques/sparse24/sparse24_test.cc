@@ -489,6 +489,17 @@ TEST(Sparse24, MemoryOfShardsIsWhatIsPredicted) {
   }
 }
 
+TEST(Sparse24, HasNoMoreDenseStepsThanSteps) {
+  const auto dense = [](double dense_share, double switch_share) {
+    TrainSpec train;
+    train.sparsity = {.method = "step", .dense_share = dense_share, .switch_share = switch_share};
+    return TechniqueProductsOf(train, false).dense_share;
+  };
+  EXPECT_DOUBLE_EQ(dense(0.25, 0.5), 0.75);
+  EXPECT_DOUBLE_EQ(dense(0.25, 0), 0.75) << "the last step in which it may switch";
+  EXPECT_EQ(dense(0.9, 0), 1);
+}
+
 TEST(Sparse24, RefusesWhatDoesNotFit) {
   const auto error = [](const SparsitySpec& spec, int64_t mlp_width = 0) {
     JobSpec job = TinyJob();

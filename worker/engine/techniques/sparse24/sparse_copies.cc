@@ -53,23 +53,32 @@ Status SparseCopies::Make(Context& context) {
         context.stream, {.weight = weight, .y = shrunk, .scale = layer_->scale()}));
     weight = shrunk;
   }
-  WEFT_RETURN_IF_ERROR(Pack(context, layer_->mask(), weight, forward_));
+  WEFT_RETURN_IF_ERROR(Pack(context, layer_->mask(), weight, forward_, forward_mask_));
   if (layer_->backward_mask()) {
-    WEFT_RETURN_IF_ERROR(Pack(context, layer_->backward_mask(), weight, backward_));
+    WEFT_RETURN_IF_ERROR(Pack(context, layer_->backward_mask(), weight, backward_, backward_mask_));
   }
   mask_version_ = layer_->version();
   return OkStatus();
 }
 
+// A copy that another layer had before needs the mask again, but a GPU inspects it once.
+Status SparseCopies::SetMask(const Stream& stream, const TensorView& mask,
+                             kernels::SparseWeight& weight, InspectedMask& inspected) const {
+  if (inspected.version == layer_->version()) return weight.SetMask(stream, mask, inspected.sides);
+  WEFT_RETURN_IF_ERROR(weight.SetMask(stream, mask));
+  inspected = {.version = layer_->version(), .sides = weight.mask_sides()};
+  return OkStatus();
+}
+
 Status SparseCopies::Pack(Context& context, const TensorView& mask, const TensorView& weight,
-                          SparseCopy& copy) {
+                          SparseCopy& copy, InspectedMask& inspected) {
   const bool taken = copy.weight == nullptr;
   if (taken) {
     WEFT_ASSIGN_OR_RETURN(
         copy, spare_->Take(context, weight.shape[0], weight.shape[1], layer_->layer().compute));
   }
   if (taken || mask_version_ != layer_->version()) {
-    WEFT_RETURN_IF_ERROR(copy.weight->SetMask(context.stream, mask));
+    WEFT_RETURN_IF_ERROR(SetMask(context.stream, mask, *copy.weight, inspected));
   }
   WEFT_RETURN_IF_ERROR(copy.weight->Pack(context.stream, weight));
   return copy.held.Set(context.allocator, Component::kParameters, copy.weight->Bytes());

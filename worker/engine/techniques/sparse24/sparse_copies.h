@@ -61,7 +61,16 @@ class SparseCopies : public DerivedCopies {
   void Drop() override;
 
  private:
-  Status Pack(Context& context, const TensorView& mask, const TensorView& weight, SparseCopy& copy);
+  /// What the weights for a mask of the layer have found of it.
+  struct InspectedMask {
+    int64_t version = 0;  ///< Sparse24Layer::version; 0: none was inspected.
+    kernels::MaskSides sides = {};
+  };
+
+  Status Pack(Context& context, const TensorView& mask, const TensorView& weight, SparseCopy& copy,
+              InspectedMask& inspected);
+  Status SetMask(const Stream& stream, const TensorView& mask, kernels::SparseWeight& weight,
+                 InspectedMask& inspected) const;
 
   const Sparse24Layer* layer_;
   bool soft_;
@@ -69,6 +78,7 @@ class SparseCopies : public DerivedCopies {
   bool used_ = false;
   SparseCopy forward_, backward_;
   int64_t mask_version_ = 0;  ///< Of the masks that these copies have.
+  InspectedMask forward_mask_, backward_mask_;
 };
 
 }  // namespace weft::engine
