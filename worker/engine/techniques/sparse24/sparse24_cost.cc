@@ -155,7 +155,8 @@ Status CheckDecaySearch(const TrainSpec& train) {
         ", and at least twice as many; hint: " +
         std::to_string(std::max((steps + interval - 1) / interval, int64_t{2}) * interval));
   }
-  if (FirstDenseStep(train) >= DecaySearchSteps(spec) + steps) return OkStatus();
+  const int64_t sparse_end = std::min(FirstDenseStep(train), train.steps);
+  if (sparse_end >= DecaySearchSteps(spec) + steps) return OkStatus();
   return InvalidError("train.steps " + std::to_string(train.steps) +
                       " leaves the training fewer sparse steps than a run of the search for the "
                       "decay, train.sparsity.decay_search_steps " +
