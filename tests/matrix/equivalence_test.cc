@@ -102,9 +102,11 @@ double ToleranceOf(const Combination& combination) {
   const double others_kept = keeps_others || draws ? 5 : 1;
   const double of_scales = other_scales ? others_kept * 1e-3 : grasp ? 1e-3 : kTolerance;
   if (resources.activation_bits == 0) return of_scales;
-  const double of_bits = resources.activation_bits == 8   ? 2e-4
-                         : resources.activation_bits == 4 ? 1e-3
-                                                          : 5e-3;
+  const double of_tokens = resources.activation_bits == 8   ? 2e-4
+                           : resources.activation_bits == 4 ? 1e-3
+                                                            : 5e-3;
+  // A batch has 8 images where it has 128 tokens: a mean of so many varies four times as much.
+  const double of_bits = images ? 4 * of_tokens : of_tokens;
   return std::max(others_kept * (parts ? of_bits : of_bits / 8), of_scales);
 }
 

@@ -187,7 +187,8 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
     SCOPED_TRACE(variant.name);
     ModelSpec model = SmallModel(4, 4, 700, 256);
     variant.change(model);
-    for (int64_t recomputed : {0, 3, 4}) CheckPrediction(model, 2, "fp32", recomputed);
+    for (int64_t recomputed : {0, 3}) CheckPrediction(model, 2, "fp32", recomputed);
+    if (model.peft.method == "none") CheckPrediction(model, 2, "fp32", 4);
     if (model.over_parameterization.kind != "none" || model.low_rank_core.rank > 0 ||
         model.structured_matrices.kind != "none") {
       CheckPrediction(model, 2, "bf16_pure", 0);
