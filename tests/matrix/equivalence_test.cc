@@ -105,7 +105,7 @@ double ToleranceOf(const Combination& combination) {
   const double of_tokens = resources.activation_bits == 8   ? 2e-4
                            : resources.activation_bits == 4 ? 1e-3
                                                             : 5e-3;
-  // A batch has 8 images where it has 128 tokens: a mean of so many varies four times as much.
+  // A batch has 8 images where it has 128 tokens: a mean of those varies four times as much.
   const double of_bits = images ? 4 * of_tokens : of_tokens;
   return std::max(others_kept * (parts ? of_bits : of_bits / 8), of_scales);
 }
