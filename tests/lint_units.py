@@ -64,7 +64,7 @@ def main():
         alike[tuple(sorted(readings))].append(path)
 
     output.mkdir(parents=True, exist_ok=True)
-    database = []
+    database, lines = [], []
     for readings, paths in alike.items():
         for files in grouped(paths, MOST):
             source = files[0]
@@ -76,8 +76,9 @@ def main():
                 options = [word for option in shared[differs] for word in option.split("\n")]
                 database.append({"directory": str(build), "file": str(source),
                                  "arguments": ["c++", *options, "-c", str(source)]})
-            print(source, *files)
+            lines.append(" ".join(map(str, [source, *files])))
     (output / "compile_commands.json").write_text(json.dumps(database))
+    print("\n".join(lines))  # who reads them starts at once
     sys.exit("\n".join(line for path in sys.argv[3:] for line in unused(path)) or 0)
 
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "common/model/model_sizes.h"
@@ -19,8 +20,8 @@ class RandomMasked : public BatchSource {
   Result<Batch> Get(int64_t step, int64_t first_sequence, int64_t count) override {
     WEFT_ASSIGN_OR_RETURN(Batch batch, tokens_.Get(step, first_sequence, count));
     for (size_t i = 0; i < batch.targets.size(); ++i) {
-      const auto before = static_cast<int64_t>(share_ * static_cast<double>(i) + 0.5);
-      if (static_cast<int64_t>(share_ * static_cast<double>(i + 1) + 0.5) > before) {
+      const auto before = std::llround(share_ * static_cast<double>(i));
+      if (std::llround(share_ * static_cast<double>(i + 1)) > before) {
         batch.target_rows.push_back(static_cast<int32_t>(i));
       } else {
         batch.targets[i] = kernels::kIgnoreTarget;
