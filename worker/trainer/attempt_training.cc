@@ -135,7 +135,11 @@ Status Attempt::ReportWrongBits(const engine::WrongBits& found) {
                            " was computed twice with different bits; " + ranks + " computed wrong";
   const bool suspected =
       std::find(found.suspects.begin(), found.suspects.end(), spec_.rank) != found.suspects.end();
-  return suspected ? SilentCorruptionError(text) : AbortedError(text);
+  if (suspected) return SilentCorruptionError(text);
+  // The first failure that the coordinator hears of has the other ranks killed.
+  constexpr std::chrono::milliseconds kSuspectsFirst{500};
+  std::this_thread::sleep_for(kSuspectsFirst);
+  return AbortedError(text);
 }
 
 Result<bool> Attempt::Guard() {
