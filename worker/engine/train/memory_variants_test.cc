@@ -185,7 +185,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   };
   for (const auto& variant : variants) {
     SCOPED_TRACE(variant.name);
-    ModelSpec model = SmallModel(4, 4, 700, 256);
+    ModelSpec model = SmallModel(4, 4, 700, 128);
     variant.change(model);
     for (int64_t recomputed : {0, 3}) CheckPrediction(model, 2, "fp32", recomputed);
     if (model.peft.method == "none") CheckPrediction(model, 2, "fp32", 4);
