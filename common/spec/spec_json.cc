@@ -146,9 +146,14 @@ Status Reader::CheckChoice(const Field& field, const std::string& value, const s
 
 Status Reader::CheckRange(const Field& field, double value, const std::string& path) {
   if (value >= field.min && value <= field.max) return OkStatus();
-  std::string unit = field.unit.empty() ? "" : " " + std::string(field.unit);
+  std::string legal = LegalText(field);
+  if (legal.empty()) {
+    legal = "a number";
+  } else if (!field.unit.empty()) {
+    legal += " " + std::string(field.unit);
+  }
   return InvalidError(document_.Locate(path) + " is " + NumberText(value) + ", but must be " +
-                      LegalText(field) + unit);
+                      legal);
 }
 
 Status Reader::CheckLength(const Field& field, size_t length, const char* what,

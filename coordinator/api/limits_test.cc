@@ -110,13 +110,14 @@ TEST_F(LimitsTest, ProfilesThatNoMachineHasAreRefusedWithTheReason) {
     std::function<void(v1::WorkerProfile&)> change;
     std::string says;
   };
-  for (const auto& [change, says] : std::vector<Case>{
-           {[](auto& p) { p.set_cores(-5); }, "cores"},
-           {[](auto& p) { p.set_cores(1'000'000'000'000'000); }, "cores"},
-           {[](auto& p) { p.set_memory_bytes(-1); }, "memory_bytes"},
-           {[](auto& p) { p.set_copy_bytes_per_second(NAN); }, "copy_bytes_per_second"},
-           {[](auto& p) { Rate(p, -1); }, "flops_per_second"},
-           {[](auto& p) { Rate(p, INFINITY); }, "flops_per_second"}}) {
+  for (const auto& [change, says] :
+       std::vector<Case>{{[](auto& p) { p.set_cores(-5); }, "cores"},
+                         {[](auto& p) { p.set_cores(1'000'000'000'000'000); }, "cores"},
+                         {[](auto& p) { p.set_memory_bytes(-1); }, "memory_bytes"},
+                         {[](auto& p) { p.set_copy_bytes_per_second(NAN); },
+                          "copy_bytes_per_second is nan, but must be a number"},
+                         {[](auto& p) { Rate(p, -1); }, "flops_per_second"},
+                         {[](auto& p) { Rate(p, INFINITY); }, "flops_per_second"}}) {
     v1::WorkerMessage message;
     *message.mutable_register_() = FakeWorker::Hello("rogue");
     change(*message.mutable_register_()->mutable_profile());
