@@ -76,7 +76,7 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       traffic.experts_gathered = stored * of_experts;
       traffic.gathered = kF32 * (shape.stored_trained - shape.derived) -
                          (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
-      // Sums of which each rank has a part.
+      // Each rank has a part of these sums.
       if (inputs.zero_stage == 2) traffic.gathered += kF32 * shape.ReducedWhole();
     }
   }
