@@ -9,6 +9,7 @@
 #include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
 #include "common/model/streamed_units.h"
+#include "common/model/technique_cost.h"
 #include "common/number.h"
 
 namespace weft {
@@ -26,6 +27,9 @@ struct Gradient {
   bool of_experts = false;  ///< Of expert-parallel ranks.
   bool stacked = false;     ///< In a bucket with the one before it.
   bool of_classifier = false;
+  int64_t source_bytes = 0;  ///< Of the gradients of what it is derived from.
+  bool of_derived = false;   ///< It is derived, or stacked with such.
+  int64_t bucket = -1;       ///< That it is in; -1: none.
 };
 
 /// Of the `chosen` parameters, in the order of the forward pass.
@@ -43,7 +47,17 @@ std::vector<Gradient> GradientsOf(const ModelSpec& model, int64_t tensor, int64_
          .of_experts = expert_ranks > 1 && parameter.expert >= 0,
          .stacked = parameter.stacked,
          .of_classifier = IsClassifier(model, parameter)});
+    for (const ParameterInfo& source : SourcesOf(model, parameter)) {
+      gradients.back().source_bytes += kF32 * source.Elements();
+    }
   });
+  for (size_t first = 0, end = 0; first < gradients.size(); first = end) {
+    bool of_derived = gradients[first].source_bytes > 0;
+    for (end = first + 1; end < gradients.size() && gradients[end].stacked; ++end) {
+      of_derived |= gradients[end].source_bytes > 0;
+    }
+    for (size_t i = first; i < end; ++i) gradients[i].of_derived = of_derived;
+  }
   return gradients;
 }
 
@@ -54,12 +68,12 @@ struct Bucket {
   bool of_experts = false;  ///< Of expert-parallel ranks.
 };
 
-/// In the order in which they are filled.
-std::vector<Bucket> CutBuckets(const std::vector<Gradient>& gradients, int64_t bucket_bytes,
-                               bool in_file, const std::vector<int64_t>& kept = {}) {
-  std::vector<Bucket> buckets;
+/// Adds the buckets of what is, or is not, `of_derived` in the order in which they are filled.
+void CutBuckets(std::vector<Gradient>& gradients, bool of_derived, int64_t bucket_bytes,
+                bool in_file, const std::vector<int64_t>& kept, std::vector<Bucket>& buckets) {
   bool open = false, of_experts = false;
   for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
+    if (gradient->of_derived != of_derived) continue;
     if (std::find(kept.begin(), kept.end(), gradient->unit) != kept.end()) {
       open = false;
       continue;
@@ -73,9 +87,64 @@ std::vector<Bucket> CutBuckets(const std::vector<Gradient>& gradients, int64_t b
     of_experts = gradient->of_experts;
     buckets.back().bytes += gradient->bytes;
     buckets.back().numbers += gradient->numbers;
+    gradient->bucket = std::ssize(buckets) - 1;
     open = gradient->stacked || buckets.back().bytes < bucket_bytes;
   }
+}
+
+/// Says of each gradient which bucket it is in.
+std::vector<Bucket> CutBuckets(std::vector<Gradient>& gradients, int64_t bucket_bytes, bool in_file,
+                               const std::vector<int64_t>& kept = {}) {
+  std::vector<Bucket> buckets;
+  CutBuckets(gradients, true, bucket_bytes, in_file, kept, buckets);
+  CutBuckets(gradients, false, bucket_bytes, in_file, kept, buckets);
   return buckets;
+}
+
+/// Memory of the buckets of a backward pass.
+class OpenBuckets {
+ public:
+  explicit OpenBuckets(const std::vector<Bucket>& buckets)
+      : buckets_(buckets), is_open_(buckets.size()) {}
+
+  /// While it is filled, no more than one that is complete is reduced.
+  void Open(int64_t bucket) {
+    if (is_open_[static_cast<size_t>(bucket)]) return;
+    is_open_[static_cast<size_t>(bucket)] = true;
+    for (; in_transfer_.size() > 1; in_transfer_.pop_front())
+      held_ -= BytesOf(in_transfer_.front());
+    held_ += BytesOf(bucket);
+    most_.bytes = std::max(most_.bytes, held_);
+  }
+  void Complete(int64_t bucket) {
+    in_transfer_.push_back(bucket);
+    int64_t bytes = 0;
+    for (const int64_t each : in_transfer_) bytes += BytesOf(each);
+    most_.in_transfer = std::max(most_.in_transfer, bytes);
+  }
+  OpenGradients most() const { return most_; }
+
+ private:
+  int64_t BytesOf(int64_t bucket) const { return buckets_[static_cast<size_t>(bucket)].bytes; }
+
+  const std::vector<Bucket>& buckets_;
+  std::vector<bool> is_open_;
+  std::deque<int64_t> in_transfer_;
+  int64_t held_ = 0;
+  OpenGradients most_;
+};
+
+/// Of the derived weights, whose buckets are gathered one by one: the largest bucket with the
+/// gradients of what one of its weights is derived from.
+int64_t SplitGradientBytes(const std::vector<Gradient>& gradients,
+                           const std::vector<Bucket>& buckets) {
+  int64_t most = 0;
+  for (const Gradient& gradient : gradients) {
+    if (gradient.source_bytes == 0 || gradient.bucket < 0) continue;
+    const int64_t bucket = buckets[static_cast<size_t>(gradient.bucket)].bytes;
+    most = std::max(most, bucket + gradient.source_bytes);
+  }
+  return most;
 }
 
 }  // namespace
@@ -84,24 +153,25 @@ OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, in
                                 int64_t rows, int64_t expert_ranks, bool in_file,
                                 const std::vector<int64_t>& kept) {
   const auto all = [](const ParameterInfo&) { return true; };
-  const std::vector<Gradient> gradients = GradientsOf(model, tensor, rows, expert_ranks, all);
-  std::vector<Bucket> buckets = CutBuckets(gradients, bucket_bytes, in_file, kept);
-  if (buckets.empty()) return {};
+  std::vector<Gradient> gradients = GradientsOf(model, tensor, rows, expert_ranks, all);
+  const std::vector<Bucket> buckets = CutBuckets(gradients, bucket_bytes, in_file, kept);
+  std::vector<int64_t> missing(buckets.size());
+  for (const Gradient& gradient : gradients) {
+    if (gradient.bucket >= 0) ++missing[static_cast<size_t>(gradient.bucket)];
+  }
+  OpenBuckets open(buckets);
   // A token table that classifies has its gradient first and last.
-  const Gradient& first = gradients.front();
-  int64_t throughout = 0;
-  const bool keeps_first = std::find(kept.begin(), kept.end(), 0) != kept.end();
-  if (first.of_classifier && !first.none && !keeps_first) {
-    throughout = buckets.back().bytes;
-    buckets.pop_back();
+  if (!gradients.empty() && gradients.front().of_classifier && gradients.front().bucket >= 0) {
+    open.Open(gradients.front().bucket);
   }
-  // While one is filled, the one before is reduced.
-  int64_t most = buckets.empty() ? 0 : buckets[0].bytes;
-  for (size_t i = 1; i < buckets.size(); ++i) {
-    most = std::max(most, buckets[i - 1].bytes + buckets[i].bytes);
+  for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
+    if (gradient->bucket < 0) continue;
+    open.Open(gradient->bucket);
+    if (--missing[static_cast<size_t>(gradient->bucket)] == 0) open.Complete(gradient->bucket);
   }
-  const int64_t last = buckets.empty() ? 0 : buckets.back().bytes;
-  return {throughout + most, std::max(most, last + throughout)};
+  OpenGradients most = open.most();
+  most.bytes = std::max(most.bytes, SplitGradientBytes(gradients, buckets));
+  return most;
 }
 
 FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
@@ -110,7 +180,7 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
   FiledGradients bytes;
   std::deque<int64_t> held;  // of the last units
   int64_t numbers = 0, unit = -1;
-  const std::vector<Gradient> gradients =
+  std::vector<Gradient> gradients =
       GradientsOf(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks,
                   [&](const ParameterInfo& parameter) {
                     return IsOnStage(shape.spec, parameter, shape.embeds, shape.has_head);

@@ -15,8 +15,10 @@ struct OpenGradients {
 };
 
 /// Those of zero_stage 2: buckets of at least `bucket_bytes` from the last parameter to the first,
-/// each from its first gradient to the end of its reduction. `model` with vocab_size resolved, for
-/// tensor parallelism of degree `tensor`, or expert parallelism of degree `expert_ranks`.
+/// each from its first gradient to the end of its reduction. Derived weights, with what is stacked
+/// with them, have buckets of their own, which are gathered one by one after the last pass; then
+/// the gradients of the sources of one weight are in memory, too. `model` with vocab_size resolved,
+/// for tensor parallelism of degree `tensor`, or expert parallelism of degree `expert_ranks`.
 /// `in_file`: gradients reside in a file, where no bucket spans two units. Gradients of `kept`
 /// units (StreamedUnits) have their own memory and are in no bucket.
 OpenGradients OpenGradientBytes(const ModelSpec& model, int64_t bucket_bytes, int64_t tensor = 1,

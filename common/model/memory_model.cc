@@ -229,8 +229,10 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
       memory.gradients_bytes =
           SumsOfGradients(inputs) * inputs.sharded.gradients + inputs.sharded.open_gradients.bytes;
     } else if (inputs.zero_stage > 1) {
+      // What is stacked with derived weights is updated in other parts than it is reduced in.
       memory.gradients_bytes = part_of(memory.gradients_bytes - kF32 * experts, shard_ranks) +
-                               part_of(kF32 * experts, expert_shard_ranks);
+                               part_of(kF32 * experts, expert_shard_ranks) +
+                               part_of(kF32 * shape.stacked_with_derived, shard_ranks);
       if (!inputs.offload_optimizer) memory.gradients_bytes += inputs.open_gradients.bytes;
     }
   }
@@ -268,8 +270,8 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
         (shape.expert_ranks > 1 ? ReductionStagingBytes(inputs.ranks / groups / shape.expert_ranks)
                                 : 0) +
         ReductionStagingBytes(shape.TensorColumns()) + ReductionStagingBytes(shape.tensor_rows);
-    // All groups sum the gradients of derived weights with each other.
-    if (groups > 1 && shape.derived > 0) {
+    // All groups sum whole gradients of derived weights with each other.
+    if (groups > 1 && shape.derived > 0 && inputs.zero_stage == 1) {
       memory.communication_bytes += ReductionStagingBytes(inputs.ranks);
     }
   } else if (inputs.ranks > 1) {

@@ -38,7 +38,7 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   if (inputs.context.ranks > 1) traffic.context_sent = ContextBytes(inputs);
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
-  const int64_t reduced_whole = inputs.zero_stage > 0 ? wire * shape.ReducedWhole() : 0;
+  const int64_t reduced_whole = inputs.zero_stage == 1 ? wire * shape.ReducedWhole() : 0;
   const int64_t gradients = wire * shape.Differentiated() - reduced_whole;
   const int64_t shard_ranks = inputs.ShardGroupSize();
   // Experts of expert-parallel ranks.
@@ -76,6 +76,8 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       traffic.experts_gathered = stored * of_experts;
       traffic.gathered = kF32 * (shape.stored_trained - shape.derived) -
                          (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
+      // Each rank has a part of these sums.
+      if (inputs.zero_stage == 2) traffic.gathered += kF32 * shape.ReducedWhole();
     }
   }
   return traffic;

@@ -50,8 +50,8 @@ inline constexpr std::string_view kAllBlocksHere =
     "the technique is made for ranks that have all blocks";
 inline constexpr std::string_view kSummedEveryStep =
     "the technique is made for ranks that sum gradients in every step";
-inline constexpr std::string_view kWholeGradients =
-    "gradients of what it trains follow from whole gradients of weights";
+inline constexpr std::string_view kMadeOfOthers =
+    "weights that are made of others would have to be made again in each pass";
 inline constexpr std::string_view kBothSides =
     "its weights would have to be divided along both sides";
 

@@ -134,7 +134,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   const bool own_experts = shape.expert_ranks > 1;
   const double of_experts = own_experts ? kGradientBytes * D(shape.stored_trained_experts) : 0;
   const bool sharded = inputs.shard_ranks > 1;
-  const double reduced_whole = sharded ? kGradientBytes * D(shape.ReducedWhole()) : 0;
+  const double of_derived = sharded ? kGradientBytes * D(shape.ReducedWhole()) : 0;
+  // Where gradients are sharded, ranks gather these sums after the last pass.
+  const bool sums_parts = inputs.zero_stage > 1;
+  const double reduced_whole = sums_parts ? 0 : of_derived;
   const double bytes = kGradientBytes * D(shape.trained) - of_experts - reduced_whole;
   const auto buckets_of = [&](double all) { return std::max(1.0, all / D(inputs.bucket_bytes)); };
   const double buckets = buckets_of(bytes + reduced_whole);
@@ -158,6 +161,10 @@ double DataParallelSeconds(const Exchange& exchange) {
   const double updated = kGradientBytes * D(shape.Updated()) - of_experts;
   const double gathering =
       sharded ? exchange.Staged(half(updated, 1), stored * D(shape.trained) * others) : 0;
+  const double splitting = sums_parts && of_derived > 0
+                               ? rates.GatherSeconds(place, groups.Shards(), of_derived,
+                                                     rates.CollectivesOf(buckets_of(of_derived)))
+                               : 0;
   const double parts = (bytes + of_experts * D(shape.expert_ranks)) / D(inputs.shard_ranks);
   // The host sums its parts once all are there.
   const double between = exchange.BetweenGroups(parts, buckets_of(bytes));
@@ -167,7 +174,7 @@ double DataParallelSeconds(const Exchange& exchange) {
   };
   const double earlier = inputs.zero_stage > 1 ? D(inputs.accumulation_steps - 1) : 0;
   const double last = exposed(reducing + overlapped) + (between - overlapped);
-  return earlier * exposed(reducing) + last + gathering;
+  return earlier * exposed(reducing) + last + splitting + gathering;
 }
 
 /// The hosts of a shard group gather what they rank, before or after the passes.

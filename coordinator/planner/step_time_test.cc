@@ -149,6 +149,27 @@ TEST(GradientExchangeSeconds, OfDerivedWeightsIsAnAllReduceAndAGatherOfTheirSour
   EXPECT_NEAR(seconds / expected, 1, 1e-6);
 }
 
+// Ranks with parts of gradients reduce those of derived weights as others, and gather them.
+TEST(GradientExchangeSeconds, OfDerivedWeightsWithShardedGradientsIsOneMoreGather) {
+  const auto rates = MakeStepRates(GpuMachine(4), DType::kBF16, true);
+  JobSpec job = Gpt2Job();
+  job.model.low_rank_core.rank = 64;
+  StepInputs inputs;
+  inputs.shape = ModelShape(ShapeOf(job).spec);
+  inputs.tokens = 256;
+  inputs.zero_stage = 2;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = inputs.ranks_on_worker = 4;
+  inputs.bucket_bytes = int64_t{1} << 40;  // nothing overlaps
+  const ModelShape& shape = inputs.shape;
+  ASSERT_GT(shape.derived, shape.trained / 2);
+  const int64_t numbers = 3 * shape.trained + shape.derived + shape.Updated();
+  const double expected = 3.0 / 4 * 4 * static_cast<double>(numbers) / 300e9 +
+                          5 * 1.5 * FindStack("weft")->latency_seconds;
+  const double seconds = GradientExchangeSeconds(inputs, PassOf(inputs, *rates), *rates);
+  EXPECT_NEAR(seconds / expected, 1, 1e-6);
+}
+
 // Shard groups share the plain gradients and the values; all ranks sum those of derived weights,
 // and of what is stacked with these.
 TEST(GradientExchangeSeconds, OfDerivedWeightsInShardGroupsIsAnAllReduceOfAllRanks) {

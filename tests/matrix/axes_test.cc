@@ -13,13 +13,14 @@
 #include "common/spec/field.h"
 #include "common/spec/spec_json.h"
 #include "tests/matrix/combinations.h"
+#include "tests/matrix/covering_set_file.h"
 #include "tests/matrix/techniques.h"
 
 namespace weft::testing {
 namespace {
 
 const std::vector<Combination>& Trained() {
-  static const auto* const all = new std::vector<Combination>(CoveringSet(0));
+  static const auto* const all = new std::vector<Combination>(ReadCombinations(WEFT_COVERING_SET));
   return *all;
 }
 

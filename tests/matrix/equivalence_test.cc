@@ -14,20 +14,20 @@
 
 #include "common/env.h"
 #include "tests/matrix/combinations.h"
+#include "tests/matrix/covering_set_file.h"
 #include "tests/matrix/techniques.h"
 #include "tests/matrix/training.h"
 
 namespace weft::testing {
 namespace {
 
-constexpr size_t kLeast = 70;  // combinations
 constexpr int kShards = 12;    // so that a test takes well below a minute
 constexpr int64_t kSteps = 6;  // FP8 forgets a scale three steps after it
 constexpr double kTolerance = 1e-5;
 constexpr double kNoDifference = 0;
 
 const std::vector<Combination>& Combinations() {
-  static const auto* const all = new std::vector<Combination>(CoveringSet(kLeast));
+  static const auto* const all = new std::vector<Combination>(ReadCombinations(WEFT_COVERING_SET));
   return *all;
 }
 

@@ -226,8 +226,17 @@ class Technique {
     return SequenceLosses();
   }
 
+  /// The gradients of these derived parameters (ParameterList::Derive) are sums over micro-batches
+  /// and ranks, with the loss scale: computes those of their sources. Called once for each of them,
+  /// equal shapes one after the other; where ranks shard gradients for one at a time, when it and
+  /// its sources alone have gradients in memory. `state`: where these are.
+  virtual Status OnDerivedGradients(Context& /*state*/, std::span<const int64_t> /*derived*/,
+                                    int64_t /*step*/) {
+    return OkStatus();
+  }
+
   /// Gradients are sums over micro-batches and ranks, with the loss scale, neither measured nor
-  /// clipped. `state`: where parameters and gradients are.
+  /// clipped. After OnDerivedGradients. `state`: where parameters and gradients are.
   virtual Status OnGradients(Context& /*state*/, int64_t /*step*/) { return OkStatus(); }
 
   /// The norm of the gradients is known, and their clipping decided: changes gradients or

@@ -81,6 +81,14 @@ Result<SequenceLosses> TechniqueList::JudgeSequences(DataPart part, const Sequen
   return (*judge)->JudgeSequences(part, scores);
 }
 
+Status TechniqueList::OnDerivedGradients(Context& state, std::span<const int64_t> derived,
+                                         int64_t step) {
+  for (Technique* technique : all_) {
+    WEFT_RETURN_IF_ERROR(technique->OnDerivedGradients(state, derived, step));
+  }
+  return OkStatus();
+}
+
 Status TechniqueList::OnGradients(Context& state, int64_t step) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->OnGradients(state, step));
   return OkStatus();

@@ -38,6 +38,7 @@ class TechniqueList {
   bool JudgesSequences() const;
   /// Of the one that does.
   Result<SequenceLosses> JudgeSequences(DataPart part, const SequenceScores& scores);
+  Status OnDerivedGradients(Context& state, std::span<const int64_t> derived, int64_t step);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
   bool ClipsGradients() const;

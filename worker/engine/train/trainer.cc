@@ -190,6 +190,9 @@ Status Trainer::RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepRe
     WEFT_RETURN_IF_ERROR(EnqueueGradients(once ? std::move(batches) : batches, report));
     WEFT_RETURN_IF_ERROR(clock_.Start(context));
     WEFT_RETURN_IF_ERROR(FinishUpdates());
+    WEFT_RETURN_IF_ERROR(ranks_.SplitDerived([&](std::span<const int64_t> derived) {
+      return techniques_.OnDerivedGradients(state, derived, counters_.step);
+    }));
     WEFT_RETURN_IF_ERROR(techniques_.OnGradients(state, counters_.step));
     return clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer);
   };

@@ -1,6 +1,7 @@
 #include "worker/engine/train/training_ranks.h"
 
 #include "worker/engine/comm/sum_scalars.h"
+#include "worker/engine/techniques/trained_matrices.h"
 #include "worker/engine/train/step_clock.h"
 
 namespace weft::engine {
@@ -71,6 +72,12 @@ Status TrainingRanks::FinishGradients(PhaseSeconds& seconds) const {
   }
   ChargePhase(*parts_.context, "wait for gradients", watch.Lap(), seconds.communication_exposed);
   return OkStatus();
+}
+
+Status TrainingRanks::SplitDerived(const GradientReducer::Split& split) const {
+  const std::vector<int64_t> derived = DerivedMatrices(parts_.model->parameters());
+  if (derived.empty()) return OkStatus();
+  return parts_.reducer == nullptr ? split(derived) : parts_.reducer->SplitDerived(derived, split);
 }
 
 Status TrainingRanks::GatherParameters(PhaseSeconds& seconds) const {

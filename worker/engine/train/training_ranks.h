@@ -43,6 +43,10 @@ class TrainingRanks {
   /// Waits until the gradients hold the sums over all ranks.
   Status FinishGradients(PhaseSeconds& seconds) const;
 
+  /// Calls `split` for all derived parameters, see GradientReducer::SplitDerived. Charges nothing:
+  /// it is for the most part work.
+  Status SplitDerived(const GradientReducer::Split& split) const;
+
   /// Where ranks update different parts: what they have updated goes to all of them.
   Status GatherParameters(PhaseSeconds& seconds) const;
 

@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,16 +25,26 @@ class GradientNoiseScale : public Technique {
     parts_ = parts;
     const auto parameters = static_cast<size_t>(parts.parameters->size());
     WEFT_ASSIGN_OR_RETURN(first_, ReadbackOf<NormSums>::New(*parts.context, parameters));
-    WEFT_ASSIGN_OR_RETURN(whole_, ReadbackOf<NormSums>::New(*parts.context, kWholeSums));
+    WEFT_ASSIGN_OR_RETURN(whole_, ReadbackOf<NormSums>::New(*parts.context, 1 + parameters));
     return OkStatus();
   }
 
   bool ObservesFirstGradients() const override { return true; }
 
-  void OnFirstMicroBatch() override { measured_ = 0; }
+  void OnFirstMicroBatch() override { measured_ = derived_measured_ = 0; }
 
   Status OnFirstGradient(Context& context, const TensorView& gradient) override {
     return Measure(context, {NormTensorOf(gradient)}, first_.device() + measured_++);
+  }
+
+  // All ranks have them whole.
+  Status OnDerivedGradients(Context& state, std::span<const int64_t> derived, int64_t) override {
+    if (!MeasuresParts()) return OkStatus();
+    std::vector<kernels::NormTensor> gradients;
+    for (const int64_t index : derived) {
+      gradients.push_back(NormTensorOf(parts_.parameters->gradient(index)));
+    }
+    return Measure(state, gradients, whole_.device() + ++derived_measured_);
   }
 
   Status OnGradients(Context& state, int64_t) override {
@@ -82,33 +94,31 @@ class GradientNoiseScale : public Technique {
   std::vector<NamedTensor> StateTensors() override { return estimate_.StateTensors(); }
 
  private:
-  static constexpr size_t kWholeSums = 2;
-
   /// Whether ranks that shard updates update sources of derived parameters: the norm that they add
   /// up is then of other gradients.
   bool MeasuresParts() const { return parts_.shards_updates && parts_.parameters->has_derived(); }
 
-  /// Each rank has a part of the gradients of plain parameters, and all of those of derived ones.
+  /// Each rank has a part of the gradients of plain parameters.
   Status MeasureParts(Context& state) {
     const ParameterSet& parameters = *parts_.parameters;
-    std::vector<kernels::NormTensor> plain, derived;
+    std::vector<kernels::NormTensor> plain;
     for (const UpdatedParameters& updated : parts_.updated) {
       for (const ParameterPart& part : updated.parts) {
         if (parameters[part.index].source_of < 0) plain.push_back(NormTensorOf(part.gradient));
       }
     }
-    for (int64_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].derived()) derived.push_back(NormTensorOf(parameters.gradient(i)));
-    }
     WEFT_RETURN_IF_ERROR(Measure(state, plain, whole_.device()));
-    WEFT_RETURN_IF_ERROR(Measure(state, derived, whole_.device() + 1));
     return whole_.Fetch(*parts_.context);
   }
 
   /// Of the gradients of the whole batch, with the loss scale. `of_parts`: those that ranks have
   /// parts of.
   double WholeSquares(const FinishedStep& step, double of_parts) const {
-    if (MeasuresParts()) return of_parts + whole_.host()[1].squares;
+    if (MeasuresParts()) {
+      double squares = of_parts;
+      for (size_t i = 1; i <= derived_measured_; ++i) squares += whole_.host()[i].squares;
+      return squares;
+    }
     return parts_.shards_updates ? step.gradient_squares : whole_.host()->squares;
   }
 
@@ -116,9 +126,10 @@ class GradientNoiseScale : public Technique {
   NoiseScale estimate_;
   ReadbackOf<NormSums> first_;  ///< Of the first micro-batch, in `measured_` parts.
   size_t measured_ = 0;
-  /// Of the whole batch: of all gradients, or of the parts of this rank and then of all derived
-  /// parameters.
+  /// Of the whole batch: of all gradients, or of the parts of this rank and then, in
+  /// `derived_measured_` parts, of all derived parameters.
   ReadbackOf<NormSums> whole_;
+  size_t derived_measured_ = 0;
 };
 
 }  // namespace

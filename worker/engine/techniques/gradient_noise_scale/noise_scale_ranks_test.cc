@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -124,13 +125,15 @@ TEST(NoiseScaleTest, OfDerivedWeightsIsTheSameWhereRanksShardUpdates) {
   plan.mesh.data = kRanks;
   const std::vector<std::optional<double>> plain = FoundByRanks(job, plan);
   ASSERT_TRUE(plain[0].has_value());
-  plan.zero_stage = 1;
-  for (const int64_t shard_ranks : {0, 2}) {
-    SCOPED_TRACE(shard_ranks);
-    plan.zero_shard_ranks = shard_ranks;
-    for (const std::optional<double>& found : FoundByRanks(job, plan)) {
-      ASSERT_TRUE(found.has_value());
-      EXPECT_NEAR(*found, *plain[0], 1e-4 * *plain[0]);
+  for (const int64_t stage : {1, 2}) {
+    for (const int64_t shard_ranks : {0, 2}) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(shard_ranks));
+      plan.zero_stage = stage;
+      plan.zero_shard_ranks = shard_ranks;
+      for (const std::optional<double>& found : FoundByRanks(job, plan)) {
+        ASSERT_TRUE(found.has_value());
+        EXPECT_NEAR(*found, *plain[0], 1e-4 * *plain[0]);
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -98,6 +99,7 @@ class LowRankCore : public Technique {
 
   Status OnTraining(const TrainingParts& parts) override {
     rests_.resize(static_cast<size_t>(parts.parameters->size()), false);
+    updated_ = parts.updated;
     return OkStatus();
   }
 
@@ -109,10 +111,14 @@ class LowRankCore : public Technique {
     return MergeCores(context, *parameters_, step ? !IsCoreStep(spec_, *step) : !selected_);
   }
 
-  Status OnGradients(Context& context, int64_t step) override {
-    WEFT_RETURN_IF_ERROR(SplitCoreGradients(context, *parameters_, !IsCoreStep(spec_, step)));
+  Status OnDerivedGradients(Context& context, std::span<const int64_t> derived,
+                            int64_t step) override {
+    return SplitCoreGradients(context, *parameters_, derived, !IsCoreStep(spec_, step));
+  }
+
+  Status OnGradients(Context& context, int64_t) override {
     if (tensor_ranks_ == nullptr) return OkStatus();
-    return SumFactorGradients(context, *parameters_, *tensor_ranks_);
+    return SumFactorGradients(context, GradientsOfWholeFactors(), *tensor_ranks_);
   }
 
   std::vector<bool> FrozenIn(int64_t step) const override {
@@ -123,6 +129,22 @@ class LowRankCore : public Technique {
   void SelectSubNetwork(bool selected) override { selected_ = selected; }
 
  private:
+  /// Of the factors that all tensor-parallel ranks have, as far as this rank updates them.
+  std::vector<TensorView> GradientsOfWholeFactors() const {
+    std::vector<TensorView> gradients;
+    const auto add = [&](int64_t index, const TensorView& gradient) {
+      const Parameter& parameter = (*parameters_)[index];
+      const bool is_factor = parameter.source_of >= 0 && !rests_[static_cast<size_t>(index)];
+      if (is_factor && parameter.shard.whole() && gradient) gradients.push_back(gradient.Flat());
+    };
+    for (const UpdatedParameters& updated : updated_) {
+      for (const ParameterPart& part : updated.parts) add(part.index, part.gradient);
+      if (!updated.parts.empty()) continue;
+      for (int64_t i = 0; i < parameters_->size(); ++i) add(i, parameters_->gradient(i));
+    }
+    return gradients;
+  }
+
   Status RegisterTensors(ParameterList& parameters, int64_t index) {
     const Parameter weight = parameters[index];
     const Shape whole = weight.logical_shape();
@@ -149,7 +171,8 @@ class LowRankCore : public Technique {
   Collective* tensor_ranks_;
   ParameterSet* parameters_ = nullptr;
   std::vector<bool> rests_;  ///< By parameter, whether it is one.
-  bool selected_ = false;    ///< Evaluation and export are of the core.
+  std::span<const UpdatedParameters> updated_;
+  bool selected_ = false;  ///< Evaluation and export are of the core.
 };
 
 }  // namespace
@@ -174,10 +197,11 @@ Status MergeCores(Context& context, const ParameterSet& parameters, bool whole) 
   return OkStatus();
 }
 
-Status SplitCoreGradients(Context& context, const ParameterSet& parameters, bool whole) {
+Status SplitCoreGradients(Context& context, const ParameterSet& parameters,
+                          std::span<const int64_t> weights, bool whole) {
   ProfileScope scope(context.profiler, "split gradients");
   PackedGradient packed;
-  for (int64_t i : DerivedMatrices(parameters)) {
+  for (const int64_t i : weights) {
     const CoreTensors tensors = TensorsOf(parameters, i);
     const TensorView gradient = parameters.gradient(i), rest = parameters.gradient(tensors.rest);
     WEFT_RETURN_IF_ERROR(whole ? kernels::Cast(context.stream, {gradient, rest})
@@ -191,19 +215,11 @@ Status SplitCoreGradients(Context& context, const ParameterSet& parameters, bool
   return OkStatus();
 }
 
-Status SumFactorGradients(Context& context, const ParameterSet& parameters,
+Status SumFactorGradients(Context& context, const std::vector<TensorView>& gradients,
                           Collective& tensor_ranks) {
   ProfileScope scope(context.profiler, "sum factor gradients");
-  std::vector<TensorView> gradients;
   int64_t count = 0;
-  for (int64_t i : DerivedMatrices(parameters)) {
-    const CoreTensors tensors = TensorsOf(parameters, i);
-    for (int64_t factor : {tensors.out_factor, tensors.in_factor}) {
-      if (!parameters[factor].shard.whole()) continue;
-      gradients.push_back(parameters.gradient(factor).Flat());
-      count += gradients.back().shape.Elements();
-    }
-  }
+  for (const TensorView& gradient : gradients) count += gradient.shape.Elements();
   if (count == 0) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const Tensor all,
                         Tensor::New(context, Component::kCommunication, DType::kF32, {count}));

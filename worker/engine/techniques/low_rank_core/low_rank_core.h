@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "common/status.h"
 #include "worker/engine/comm/collective.h"
@@ -18,13 +20,14 @@ namespace weft::engine {
 /// Renews W: U V^T, with M where `whole`.
 Status MergeCores(Context& context, const ParameterSet& parameters, bool whole);
 
-/// Computes the gradients of U, V and M from those of W, of M zeros unless `whole`. kExhausted when
-/// there is no memory for a packed gradient.
-Status SplitCoreGradients(Context& context, const ParameterSet& parameters, bool whole);
+/// Computes the gradients of U, V and M from those of these W, of M zeros unless `whole`.
+/// kExhausted when there is no memory for a packed gradient.
+Status SplitCoreGradients(Context& context, const ParameterSet& parameters,
+                          std::span<const int64_t> weights, bool whole);
 
-/// Sums the gradients of the factors that all of `tensor_ranks` have: each has computed those of
-/// its part of W. kExhausted when there is no memory for one tensor of all of these.
-Status SumFactorGradients(Context& context, const ParameterSet& parameters,
+/// Sums the gradients, [count] f32, of factors that all of `tensor_ranks` have: each has computed
+/// those of its part of W. kExhausted when there is no memory for one tensor of all of these.
+Status SumFactorGradients(Context& context, const std::vector<TensorView>& gradients,
                           Collective& tensor_ranks);
 
 }  // namespace weft::engine

@@ -53,7 +53,7 @@ constexpr std::string_view kMasksOfFactors =
 
 std::span<const Refusal> Rows() {
   static const std::vector<Refusal> rows = {
-      {&kLowRankCore, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
+      {&kLowRankCore, &kZeroParameters, kMadeOfOthers, "resources.zero_stage 2"},
       {&kLowRankCore, &kTensorParallel2d, "the factors would have to be cut on both sides",
        "resources.tensor_rows 1"},
       {&kLowRankCore, &kOffloadOptimizer, kHeldStill, "resources.offload_optimizer none"},

@@ -68,6 +68,12 @@ TEST(LowRankCoreMeshes, RanksFollowOneRank) {
          plan.zero_stage = 1;
          plan.accumulation_steps = 1;
        }},
+      {"tensor 2 x data 2 with sharded gradients",
+       [](Plan& plan) {
+         plan.mesh.tensor = plan.mesh.data = 2;
+         plan.zero_stage = 2;
+         plan.micro_batch = 1;
+       }},
       {"tensor 2 x pipeline 2 x data 2 with ZeRO",
        [](Plan& plan) {
          plan.mesh.tensor = plan.mesh.pipeline = plan.mesh.data = 2;

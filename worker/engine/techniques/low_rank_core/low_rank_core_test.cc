@@ -18,6 +18,7 @@
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/trained_matrices.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -124,7 +125,8 @@ TEST(LowRankCoreTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules) {
     EXPECT_EQ(weights, 8);
     for (bool whole : {false, true}) {
       ASSERT_TRUE(MergeCores(run.context, parameters, whole).ok());
-      ASSERT_TRUE(SplitCoreGradients(run.context, parameters, whole).ok());
+      ASSERT_TRUE(
+          SplitCoreGradients(run.context, parameters, DerivedMatrices(parameters), whole).ok());
       for (int64_t i = 0; i < parameters.size(); ++i) {
         if (!parameters[i].derived()) continue;
         const Core core = CoreOf(parameters, i);
@@ -152,7 +154,8 @@ TEST(LowRankCoreTest, GradientsOfTheFactorsAreSlopesOfTheLoss) {
     };
     merge();
     run.Differentiate(*batch);
-    ASSERT_TRUE(SplitCoreGradients(run.context, parameters, whole).ok());
+    ASSERT_TRUE(
+        SplitCoreGradients(run.context, parameters, DerivedMatrices(parameters), whole).ok());
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].source_of < 0) continue;
       const bool rest = parameters[i].name.ends_with(".rest");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -179,8 +180,9 @@ class OverParameterization : public Technique {
     return MergeWeights(context, spec_, *parameters_, step ? &key : nullptr);
   }
 
-  Status OnGradients(Context& context, int64_t step) override {
-    return SplitGradients(context, spec_, *parameters_, {context.seed, step});
+  Status OnDerivedGradients(Context& context, std::span<const int64_t> derived,
+                            int64_t step) override {
+    return SplitGradients(context, spec_, *parameters_, derived, {context.seed, step});
   }
 
  private:
@@ -252,10 +254,11 @@ Status MergeWeights(Context& context, const OverParameterizationSpec& spec,
 }
 
 Status SplitGradients(Context& context, const OverParameterizationSpec& spec,
-                      const ParameterSet& parameters, const MixtureKey& key) {
+                      const ParameterSet& parameters, std::span<const int64_t> weights,
+                      const MixtureKey& key) {
   ProfileScope scope(context.profiler, "split gradients");
   PackedGradient packed;
-  for (int64_t i : DerivedMatrices(parameters)) {
+  for (const int64_t i : weights) {
     WEFT_RETURN_IF_ERROR(IsMixture(spec)     ? SplitMixture(context, parameters, i, key)
                          : HasBranches(spec) ? SplitBranches(context, parameters, i)
                                              : SplitProduct(context, parameters, i, packed));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,10 @@ std::vector<float> MixtureOf(const MixtureKey& key, const std::string& name, int
 Status MergeWeights(Context& context, const OverParameterizationSpec& spec,
                     const ParameterSet& parameters, const MixtureKey* key);
 
-/// Computes the gradients of factors from those of their weights, which MergeWeights made with the
-/// same key. kExhausted when there is no memory for a packed gradient.
+/// Computes the gradients of factors from those of these `weights`, which MergeWeights made with
+/// the same key. kExhausted when there is no memory for a packed gradient.
 Status SplitGradients(Context& context, const OverParameterizationSpec& spec,
-                      const ParameterSet& parameters, const MixtureKey& key);
+                      const ParameterSet& parameters, std::span<const int64_t> weights,
+                      const MixtureKey& key);
 
 }  // namespace weft::engine

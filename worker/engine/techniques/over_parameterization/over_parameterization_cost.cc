@@ -28,7 +28,7 @@ const Feature kOverParameterization = {
         }};
 
 const Refusal kOverParameterizationRefusals[] = {
-    {&kOverParameterization, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
+    {&kOverParameterization, &kZeroParameters, kMadeOfOthers, "resources.zero_stage 2"},
     {&kOverParameterization, &kTensorParallel, "the factors are of whole matrices",
      "data parallelism alone"},
     {&kOverParameterization, &kReplay, kPlainPasses, kOneOfTwo},

@@ -20,6 +20,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/over_parameterization/testing.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
+#include "worker/engine/techniques/trained_matrices.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -114,9 +115,9 @@ TEST(OverParameterizationTest, MergedWeightsAndSplitGradientsAreThoseOfTheRules)
                 1e-6);
           }
         }
-        ASSERT_TRUE(
-            SplitGradients(run.context, run.model->spec().over_parameterization, parameters, key)
-                .ok());
+        ASSERT_TRUE(SplitGradients(run.context, run.model->spec().over_parameterization, parameters,
+                                   DerivedMatrices(parameters), key)
+                        .ok());
         for (int64_t i = 0; i < parameters.size(); ++i) {
           if (!parameters[i].derived()) continue;
           const std::vector<Doubles> expected =
@@ -156,8 +157,9 @@ TEST(OverParameterizationTest, GradientsOfFactorsAreSlopesOfTheLoss) {
     }
     merge();
     run.Differentiate(*batch);
-    ASSERT_TRUE(
-        SplitGradients(run.context, run.model->spec().over_parameterization, parameters, key).ok());
+    ASSERT_TRUE(SplitGradients(run.context, run.model->spec().over_parameterization, parameters,
+                               DerivedMatrices(parameters), key)
+                    .ok());
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].source_of < 0) continue;
       const TensorView value = parameters.value(i);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace weft::engine {
 ///   SumScalars(target counts)
 ///   for each micro-batch: Begin(last), then, when last, OnGradientReady once for every parameter
 ///   Finish()
+///   SplitDerived(derived, split), where parameters are derived
 ///   SumScalars(loss)
 ///   GatherParameters(), where there are parts()
 ///   Maximum(magnitudes) and GatherParts(index, part), where a technique asks for it
@@ -65,6 +67,16 @@ class GradientReducer {
   /// Waits until every gradient, or those of parts(), hold the sum over the ranks. An error of any
   /// collective started since Begin surfaces here at the latest.
   virtual Status Finish() = 0;
+
+  /// Computes the gradients of the sources of derived parameters (ParameterList::Derive), whose own
+  /// gradients are whole and summed.
+  using Split = std::function<Status(std::span<const int64_t> derived)>;
+
+  /// Calls `split` for `derived`, all derived parameters of the ParameterSet: at once, or one by
+  /// one, in another order, where gradients are placed. Of sources then the parts() have gradients.
+  virtual Status SplitDerived(std::span<const int64_t> derived, const Split& split) {
+    return split(derived);
+  }
 
   /// What this rank updates where the ranks shard the updates: of each trained parameter a part,
   /// whose gradient Finish sums. Empty: every rank updates everything.

@@ -16,6 +16,8 @@
 namespace weft::engine {
 namespace {
 
+constexpr int64_t kAlignElements = 16;  // 64 bytes
+
 size_t BytesOf(std::span<const ParameterPart> parts) {
   size_t bytes = 0;
   for (const ParameterPart& part : parts) bytes += part.value.Bytes();
@@ -53,14 +55,7 @@ Result<std::unique_ptr<ShardedDataParallel>> ShardedDataParallel::New(
   }
   Context state = parameters->offloaded() ? InHostMemoryPool(context) : context;
   if (parameters->places_gradients() && parameters->file() == nullptr) {
-    int64_t count = 0;
-    for (int64_t b = 0; b < made->bucket_count(); ++b) {
-      made->first_sum_.push_back(count);
-      count += made->PartOfBucket(b, 0).size();
-    }
-    WEFT_ASSIGN_OR_RETURN(made->sums_,
-                          Tensor::New(state, Component::kGradients, DType::kF32, {count}));
-    WEFT_RETURN_IF_ERROR(Clear(state.stream, made->sums_));
+    WEFT_RETURN_IF_ERROR(made->MakeSums(state));
   }
   made->MakeParts();
   if (parameters->values_sharded()) {
@@ -177,9 +172,8 @@ ParameterSet::Range ShardedDataParallel::PartOfParameter(int64_t index, int64_t 
   const int64_t begin = parameters_->GradientOffset(index);
   const int64_t end = begin + (*parameters_)[index].shape.Elements();
   if (this->bucket(bucket).of_derived) {
-    constexpr int64_t kAlign = 16;  // 64 bytes
     const int64_t ranks = ShardGroupSize(bucket);
-    const int64_t length = RoundUp(end - begin, kAlign * ranks) / ranks;
+    const int64_t length = RoundUp(end - begin, kAlignElements * ranks) / ranks;
     return {std::min(begin + rank * length, end), std::min(begin + (rank + 1) * length, end)};
   }
   const ParameterSet::Range part = PartOfBucket(bucket, rank);
@@ -206,12 +200,37 @@ void ShardedDataParallel::MakeParts() {
     const int64_t bucket = layout().bucket_of[static_cast<size_t>(i)];
     const ParameterSet::Range part = PartOfParameter(i, OwnPart(bucket));
     float* gradient = nullptr;
-    if (parameters_->file() == nullptr && part.size() > 0) {
-      gradient = Sums(bucket).As<float>() + (part.begin - Kept(bucket).begin);
-    }
+    if (parameters_->file() == nullptr && part.size() > 0) gradient = SumOf(i, part);
     parts_.push_back(PartOf(*parameters_, i, part.begin - parameters_->GradientOffset(i),
                             part.size(), gradient));
   }
+}
+
+// What is stacked with derived matrices is reduced in other parts than it is updated in.
+Status ShardedDataParallel::MakeSums(Context& state) {
+  int64_t count = 0;
+  for (int64_t b = 0; b < bucket_count(); ++b) {
+    first_sum_.push_back(count);
+    count += PartOfBucket(b, 0).size();
+  }
+  stacked_sum_.resize(static_cast<size_t>(parameters_->size()));
+  for (int64_t i = 0; i < parameters_->size(); ++i) {
+    if (!(*parameters_)[i].updated()) continue;
+    const int64_t b = layout().bucket_of[static_cast<size_t>(i)];
+    if (!bucket(b).of_derived) continue;
+    stacked_sum_[static_cast<size_t>(i)] = count;
+    count += RoundUp(PartOfParameter(i, OwnPart(b)).size(), kAlignElements);
+  }
+  WEFT_ASSIGN_OR_RETURN(sums_, Tensor::New(state, Component::kGradients, DType::kF32, {count}));
+  return Clear(state.stream, sums_);
+}
+
+float* ShardedDataParallel::SumOf(int64_t index, const ParameterSet::Range& part) const {
+  const int64_t b = layout().bucket_of[static_cast<size_t>(index)];
+  if (sums_ && bucket(b).of_derived) {
+    return sums_.As<float>() + stacked_sum_[static_cast<size_t>(index)];
+  }
+  return Sums(b).As<float>() + (part.begin - Kept(b).begin);
 }
 
 TensorView ShardedDataParallel::Sums(int64_t bucket) const {
@@ -225,8 +244,8 @@ TensorView ShardedDataParallel::Sums(int64_t bucket) const {
 
 ParameterSet::Range ShardedDataParallel::Kept(int64_t bucket) const {
   const GradientBucket& all = this->bucket(bucket);
-  return all.of_derived ? ParameterSet::Range{all.begin, all.end}
-                        : PartOfBucket(bucket, OwnPart(bucket));
+  return all.of_derived && !places_gradients() ? ParameterSet::Range{all.begin, all.end}
+                                               : PartOfBucket(bucket, OwnPart(bucket));
 }
 
 // In place: the sums may be those of earlier micro-batches.
@@ -255,7 +274,7 @@ TensorView ShardedDataParallel::Reduced(int64_t bucket) const {
 }
 
 Result<Work> ShardedDataParallel::Reduce(int64_t bucket) {
-  if (this->bucket(bucket).of_derived) {
+  if (this->bucket(bucket).of_derived && !places_gradients()) {
     WEFT_ASSIGN_OR_RETURN(const TensorView values, ToWire(Sums(bucket), CopyOf(bucket)));
     return group()->AllReduce(stream(), values, Reduction::kSum,
                               "all-reduce gradients of derived weights");

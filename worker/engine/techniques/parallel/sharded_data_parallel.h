@@ -32,6 +32,8 @@ namespace weft::engine {
 /// follow from their whole ones: each rank gets the sums of these, among all ranks of the group,
 /// and its technique computes the gradients of all sources. The rank updates its part of them. What
 /// is stacked with a derived matrix is reduced with it; the rank updates its part of each tensor.
+/// Where gradients are placed it has a part of these sums, too: SplitDerived gathers them bucket by
+/// bucket once a step, and keeps of the gradients of sources, one matrix at a time, its part.
 ///
 /// Where gradients are placed (stage 2) a bucket has memory only from the first gradient in it to
 /// the end of its reduction, which comes in every micro-batch; the sums of this rank's parts over
@@ -80,6 +82,7 @@ class ShardedDataParallel : public BucketReducer {
   Status SumInTree(int64_t micro_batches) override;
   Result<TensorView> PlaceGradient(int64_t index) override;
   Status Finish() override;
+  Status SplitDerived(std::span<const int64_t> derived, const Split& split) override;
   Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) override;
   ParameterSet::Range Kept(int64_t bucket) const override;
   TensorView Sums(int64_t bucket) const override;
@@ -104,6 +107,16 @@ class ShardedDataParallel : public BucketReducer {
   /// Of a bucket what `rank` updates, in rising order, without gradients.
   std::vector<ParameterPart> PartsOf(int64_t bucket, int64_t rank) const;
   void MakeParts();
+  /// Where gradients are placed: takes memory for the sums.
+  Status MakeSums(Context& state);
+  /// Where the gradient of `part` of an updated parameter is summed.
+  float* SumOf(int64_t index, const ParameterSet::Range& part) const;
+  /// Likewise: of a bucket of derived matrices, see SplitDerived.
+  Status SplitBucket(int64_t bucket, const Split& split);
+  /// Of such a matrix, whose gradient is whole.
+  Status SplitMatrix(int64_t index, const Split& split);
+  /// Keeps this rank's part of a whole gradient that is summed.
+  Status KeepPart(int64_t index);
   Result<Work> Reduce(int64_t bucket) override;
   TensorView Reduced(int64_t bucket) const override;
   /// Of what is in `values`, the gradients of a bucket or their copy.
@@ -152,6 +165,7 @@ class ShardedDataParallel : public BucketReducer {
   bool last_micro_batch_ = false;
   Tensor sums_;                            ///< Where gradients are placed.
   std::vector<int64_t> first_sum_;         ///< By bucket: its first element of sums_.
+  std::vector<int64_t> stacked_sum_;       ///< By parameter in one of derived ones, of its part.
   std::vector<Tensor> memory_;             ///< By bucket, likewise.
   std::vector<int64_t> unit_of_;           ///< By bucket whose gradients were placed.
   bool placed_ = false;                    ///< A gradient of this micro-batch.

@@ -102,11 +102,10 @@ Status MergeCoefficients(Context& context, const ParameterSet& parameters) {
   return OkStatus();
 }
 
-Status SplitCoefficientGradients(Context& context, const ParameterSet& parameters) {
+Status SplitCoefficientGradients(Context& context, const ParameterSet& parameters,
+                                 std::span<const int64_t> weights) {
   ProfileScope scope(context.profiler, "split gradients");
-  for (int64_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].derived()) WEFT_RETURN_IF_ERROR(Split(context, parameters, i));
-  }
+  for (const int64_t i : weights) WEFT_RETURN_IF_ERROR(Split(context, parameters, i));
   return OkStatus();
 }
 

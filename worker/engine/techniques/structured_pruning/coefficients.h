@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "worker/engine/nn/parameter_set.h"
 #include "worker/engine/tensor/context.h"
 
@@ -13,7 +16,8 @@ namespace weft::engine {
 /// Renews the values of weights that have coefficients.
 Status MergeCoefficients(Context& context, const ParameterSet& parameters);
 
-/// Computes the gradients of W_unscaled and c from those of W, which MergeCoefficients made.
-Status SplitCoefficientGradients(Context& context, const ParameterSet& parameters);
+/// Computes the gradients of W_unscaled and c from those of these W, which MergeCoefficients made.
+Status SplitCoefficientGradients(Context& context, const ParameterSet& parameters,
+                                 std::span<const int64_t> weights);
 
 }  // namespace weft::engine

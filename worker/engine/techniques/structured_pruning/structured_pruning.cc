@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,9 +70,10 @@ class StructuredPruning : public Technique {
     return MergeCoefficients(context, *parameters_);
   }
 
-  Status OnGradients(Context& state, int64_t) override {
-    WEFT_RETURN_IF_ERROR(SplitCoefficientGradients(state, *parameters_));
+  Status OnDerivedGradients(Context& state, std::span<const int64_t> derived, int64_t) override {
+    WEFT_RETURN_IF_ERROR(SplitCoefficientGradients(state, *parameters_, derived));
     for (const Weight& each : weights_) {
+      if (std::find(derived.begin(), derived.end(), each.weight) == derived.end()) continue;
       const int64_t coefficients = CoefficientsOf(each);
       WEFT_RETURN_IF_ERROR(
           kernels::AddSign(state.stream, {.x = parameters_->value(coefficients),

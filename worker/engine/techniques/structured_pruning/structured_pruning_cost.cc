@@ -67,7 +67,7 @@ class StructuredPruningCost : public TechniqueCost {
 
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
-        {&kStructuredPruning, &kZeroGradients, kWholeGradients, "resources.zero_stage 1"},
+        {&kStructuredPruning, &kZeroParameters, kMadeOfOthers, "resources.zero_stage 2"},
         {&kStructuredPruning, &kTensorParallel, kWholeMatrices, "data parallelism alone"},
         {&kStructuredPruning, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
         {&kStructuredPruning, &kOffloadOptimizer, kOnDeviceAlone,

@@ -14,6 +14,7 @@
 #include "common/model/optimizer_bytes.h"
 #include "worker/engine/techniques/structured_pruning/coefficients.h"
 #include "worker/engine/techniques/structured_pruning/structured_pruning_cost.h"
+#include "worker/engine/techniques/trained_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -144,7 +145,8 @@ TEST(StructuredPruningTest, GradientsAreThoseOfFiniteDifferences) {
     };
     loss();
     run.Differentiate(batch);
-    ASSERT_TRUE(SplitCoefficientGradients(run.context, parameters).ok());
+    ASSERT_TRUE(
+        SplitCoefficientGradients(run.context, parameters, DerivedMatrices(parameters)).ok());
     for (const char* suffix : {".coefficients", ".unscaled"}) {
       const std::vector<std::string> names = Named(parameters, suffix);
       EXPECT_EQ(names.size(), family == std::string("llama") ? 4u : 2u);
