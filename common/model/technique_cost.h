@@ -255,7 +255,8 @@ class TechniqueCost {
   /// then other tensors than that of the residual stream.
   virtual bool ChangesBranches(const ModelSpec&) const { return false; }
 
-  /// How it multiplies by weights of blocks; any() is false where it does not.
+  /// How it multiplies by weights of blocks, and how these come to the device; any() is false where
+  /// it has no say in either.
   virtual TechniqueProducts ProductsOf(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
 
   /// Where ProductsOf() make training faster, and the job does not insist on them: the same job

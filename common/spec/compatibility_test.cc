@@ -231,13 +231,6 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("sparse24", 5),
        [](JobSpec& job) { job.train.sparsity.method = "activations"; }},
-      {FeatureOf("sparse24", 6),
-       [](JobSpec& job) {
-         job.train.sparsity.method = "masked_decay";
-         job.train.sparsity.mask_interval = 1;
-         job.train.sparsity.dense_share = 0;
-         job.train.sparsity.decay_search_steps = 2;
-       }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("preference_optimization"),
