@@ -226,10 +226,14 @@ class TechniqueCost {
   /// and this one.
   virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
 
-  /// What the products of such a sub-layer want for each token, besides what dense ones do. It
-  /// follows from the model, which may be one stage of the network; what they want for each weight
-  /// follows from the training (ProductsOf).
-  virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
+  /// What the products of such a sub-layer want for each token, besides what dense ones do, on one
+  /// of `columns` tensor-parallel ranks that divide heads and inner columns of MLPs. It follows
+  /// from the model, which may be one stage of the network; what they want for each weight follows
+  /// from the training (ProductsOf).
+  virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer,
+                                             int64_t /*columns*/) const {
+    return {};
+  }
 
   /// What a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
@@ -367,7 +371,7 @@ std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
-ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
+ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
