@@ -11,8 +11,10 @@ Shard ShardOfFactor(const MonarchSizes& size, FactorSide side, const Shard& of_w
   const bool of_input = side == FactorSide::kInput;
   const bool rows = of_weight.axis == 0;
   if (rows && !of_input) return of_weight;
-  Shard shard{.axis = of_input ? 0 : 1, .first = of_weight.first};
+  Shard shard;
+  shard.axis = of_input ? 0 : 1;
   shard.extent = of_input ? size.Middle() : size.blocks * size.rank;
+  shard.first = of_weight.first;
   // Numbers of m for each block of the side that is cut.
   const int64_t numbers = rows || !of_input ? size.rank : size.blocks * size.rank;
   const int64_t side_of_block = rows ? size.out : size.in;
