@@ -103,7 +103,7 @@ std::vector<Case> SharedCases() {
           {"gpt2, sharded values, sequence parallel", Gpt2Model(), 2, 2, true, "keep", "fp32", 3}};
 }
 
-/// With Monarch matrices, of which each rank has some blocks of one side.
+/// With Monarch matrices: each rank has some blocks of one side.
 std::vector<Case> MonarchCases() {
   ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel(true);
   gpt2.structured_matrices.kind = llama.structured_matrices.kind = "monarch";
