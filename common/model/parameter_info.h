@@ -60,6 +60,14 @@ enum class AdapterSide : uint8_t {
   kNeither,  ///< It is of a graft (worker/engine/nn/graft.h), which has layers of its own.
 };
 
+/// Which of two block-diagonal factors of a weight [out, in] a tensor in its place is: y = x Wᵀ is
+/// made by the one from what the other makes of x.
+enum class FactorSide : uint8_t {
+  kNone,    ///< It is none.
+  kInput,   ///< It multiplies x.
+  kOutput,  ///< It makes y.
+};
+
 /// What is known of a parameter besides its name, its size and where it resides. Code that counts,
 /// groups, updates or saves parameters reads this: a name has no meaning except in files.
 struct ParameterAttributes {
@@ -142,7 +150,10 @@ struct ParameterInfo : ParameterAttributes {
   bool of_table = false;           ///< Rows of the table of tokens: wherever that is.
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
-  std::string adapter_of = {};     ///< The weight that its layer has this besides; none: "".
+  /// Of such a tensor with `products` blocks: as rows and columns of the weight are cut among
+  /// tensor-parallel ranks, so are its blocks, or the rows or columns of each.
+  FactorSide factor = FactorSide::kNone;
+  std::string adapter_of = {};   ///< The weight that its layer has this besides; none: "".
   bool merged = false;           ///< Then: products read a matrix that is made of the weight and of
                                  ///< this (TechniqueCost::MergedNumbers), and not this itself.
   bool of_all_blocks = false;    ///< Of unit 0: all blocks compute with it, so that it is gathered

@@ -246,12 +246,29 @@ std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
   return std::move(add.list);
 }
 
+// Makes a factor what one of the ranks has of it. Some of the blocks where the side of the weight
+// that is cut is its own; else of each the part that goes with the other factor's blocks.
+void TakePartOfFactor(int64_t ranks, ParameterInfo& factor) {
+  const bool of_input = factor.factor == FactorSide::kInput;
+  if (of_input == EndsSubLayer(factor.role)) {
+    factor.shape[0] /= ranks;
+    factor.products /= ranks;
+    factor.parts.resize(static_cast<size_t>(factor.products));
+  } else if (of_input) {
+    factor.shape[0] /= ranks;
+    for (int64_t& part : factor.parts) part /= ranks;
+  } else {
+    factor.shape[1] /= ranks;
+  }
+}
+
 // Makes `parameter` what one of the ranks of a grid has of it: the rows divide the features of the
 // residual stream, the columns the other side of each matrix.
 void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
   std::vector<int64_t>& shape = parameter.shape;
   const bool block = IsAttention(parameter.role) || IsMlp(parameter.role);
   const bool table = parameter.role == ParameterRole::kTokenEmbedding || IsHead(parameter.role);
+  if (parameter.factor != FactorSide::kNone) return TakePartOfFactor(columns, parameter);
   if (parameter.adapter == AdapterSide::kNeither) {
     // Keys and values that stand for those of tokens are of heads.
     if (!parameter.of_virtual_tokens || !block) return;

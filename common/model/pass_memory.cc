@@ -166,7 +166,8 @@ struct ProductBytes {
     const int64_t bytes = tokens * ElementOf(inputs);
     const int64_t code_bytes =
         inputs.format() == nullptr ? 0 : tokens * inputs.format()->element_bytes;
-    const ProductNumbers numbers = WorkspaceOfProducts(inputs.shape.spec, sub_layer);
+    const ProductNumbers numbers =
+        WorkspaceOfProducts(inputs.shape.spec, sub_layer, inputs.shape.TensorColumns());
     return {.forward = bytes * (numbers.forward + of_job.forward),
             .backward = bytes * (numbers.backward + of_job.backward),
             .deferred = bytes * (numbers.deferred + of_job.deferred),

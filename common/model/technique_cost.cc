@@ -137,10 +137,10 @@ bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter) 
       [&](const TechniqueCost* technique) { return technique->Freezes(model, parameter); });
 }
 
-ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) {
+ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns) {
   ProductNumbers sum;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    const ProductNumbers own = technique->WorkspaceOfProducts(model, sub_layer);
+    const ProductNumbers own = technique->WorkspaceOfProducts(model, sub_layer, columns);
     sum.forward += own.forward;
     sum.backward += own.backward;
     sum.deferred += own.deferred;

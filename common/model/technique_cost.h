@@ -226,10 +226,14 @@ class TechniqueCost {
   /// and this one.
   virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
 
-  /// What the products of such a sub-layer want for each token, besides what dense ones do. It
-  /// follows from the model, which may be one stage of the network; what they want for each weight
-  /// follows from the training (ProductsOf).
-  virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer) const { return {}; }
+  /// What the products of such a sub-layer want for each token, besides what dense ones do, on one
+  /// of `columns` tensor-parallel ranks that divide heads and inner columns of MLPs. It follows
+  /// from the model, which may be one stage of the network; what they want for each weight follows
+  /// from the training (ProductsOf).
+  virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer,
+                                             int64_t /*columns*/) const {
+    return {};
+  }
 
   /// What a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
@@ -255,7 +259,8 @@ class TechniqueCost {
   /// then other tensors than that of the residual stream.
   virtual bool ChangesBranches(const ModelSpec&) const { return false; }
 
-  /// How it multiplies by weights of blocks; any() is false where it does not.
+  /// How it multiplies by weights of blocks, and how these come to the device; any() is false where
+  /// it has no say in either.
   virtual TechniqueProducts ProductsOf(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
 
   /// Where ProductsOf() make training faster, and the job does not insist on them: the same job
@@ -366,7 +371,7 @@ std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
-ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer);
+ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);

@@ -20,8 +20,10 @@ struct TechniqueProducts {
   double gathered_flops = 0;
   double gathered_bytes = 0;    ///< Of each weight, read and written for the same.
   bool copies_weights = false;  ///< Packing makes an f32 copy of each.
-  /// Where the optimizer is offloaded all weights come up after the update, before the next pass. A
-  /// CUDA device then has an f32 copy of those of one layer at a time.
+  /// Where the optimizer is offloaded all weights come up after the update, before the next pass.
+  bool uploads_at_once = false;
+  /// Then its products are made on the device of weights that come up as they are held: a CUDA
+  /// device has an f32 copy of those of one layer at a time.
   bool brings_weights = false;
   /// Bytes of each weight that come up then besides those of dense products, in the mean over the
   /// steps.
@@ -32,7 +34,7 @@ struct TechniqueProducts {
   std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
   double seconds_share = 1;         ///< Of a dense product's seconds, where none is measured.
 
-  bool any() const { return state_bytes > 0 || operand_bytes > 0; }
+  bool any() const { return state_bytes > 0 || operand_bytes > 0 || uploads_at_once; }
 };
 
 /// GemmRate::precision of the measured products of a pass.

@@ -231,13 +231,6 @@ const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("sparse24", 5),
        [](JobSpec& job) { job.train.sparsity.method = "activations"; }},
-      {FeatureOf("sparse24", 6),
-       [](JobSpec& job) {
-         job.train.sparsity.method = "masked_decay";
-         job.train.sparsity.mask_interval = 1;
-         job.train.sparsity.dense_share = 0;
-         job.train.sparsity.decay_search_steps = 2;
-       }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},
       {FeatureOf("preference_optimization"),
@@ -321,6 +314,12 @@ const std::map<const Feature*, Change>& Changes() {
       {FeatureOf("structured_matrices", 0),
        [](JobSpec& job) {
          job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
+       }},
+      {FeatureOf("structured_matrices", 1),
+       [](JobSpec& job) {
+         job.model.structured_matrices.kind = "pixelfly";
+         job.model.structured_matrices.block_size = 16;
+         job.model.structured_matrices.density = 1;
        }},
       {FeatureOf("peft"), [](JobSpec& job) { job.model.peft.method = "lora"; }},
       {FeatureOf("peft", 0), [](JobSpec& job) { Lora(job).layers_to_transform = {0}; }},

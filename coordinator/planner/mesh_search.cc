@@ -434,7 +434,7 @@ StepInputs MeshSearch::StepOf(const CostedPlan& costed, const MemoryInputs& memo
 
 void MeshSearch::SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const {
   if (inputs.offloads_optimizer) inputs.uploaded_weight_bytes = UploadedWeightBytes(memory);
-  inputs.uploads_at_once = memory.technique_products.brings_weights;
+  inputs.uploads_at_once = memory.technique_products.uploads_at_once;
   if (!Offloads(job_.resources)) return;
   inputs.streamed = StreamedWeightBytes(memory);
   inputs.resident_weight_bytes = ResidentWeightBytes(memory);

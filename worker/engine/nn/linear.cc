@@ -45,16 +45,57 @@ ParameterInfo InfoOf(const ParameterList::StackedPart& weight, const Shape& shap
   return info;
 }
 
-/// By output, what the products have in the place of its weight.
-std::vector<std::vector<ParameterInfo>> Replacements(
-    const std::vector<ParameterList::StackedPart>& weights, int64_t in_features,
-    const ProductOptions& products) {
-  std::vector<std::vector<ParameterInfo>> replaced(weights.size());
+/// What the products have in the place of a weight.
+struct Replacement {
+  ParameterInfo weight = {};  ///< All of it, as `tensors` are.
+  std::vector<ParameterInfo> tensors = {};
+};
+
+/// By output.
+std::vector<Replacement> Replacements(const std::vector<ParameterList::StackedPart>& weights,
+                                      int64_t in_features, const ProductOptions& products) {
+  std::vector<Replacement> replaced(weights.size());
   for (size_t i = 0; products.factory != nullptr && i < weights.size(); ++i) {
-    replaced[i] = products.factory->ReplacementsOf(
-        InfoOf(weights[i], {weights[i].rows, in_features}, products.block.index));
+    const Shape whole = weights[i].shard.LogicalShape({weights[i].rows, in_features});
+    replaced[i].weight = InfoOf(weights[i], whole, products.block.index);
+    replaced[i].tensors = products.factory->ReplacementsOf(replaced[i].weight);
   }
   return replaced;
+}
+
+/// The rows that are here of each of the matrices `parts`, which lie one under the other; without
+/// those that are elsewhere.
+std::vector<int64_t> PartsHere(const std::vector<int64_t>& parts, const Shard& shard) {
+  if (shard.whole() || shard.axis != 0) return parts;
+  std::vector<int64_t> here;
+  int64_t begin = 0;
+  for (const int64_t part : parts) {
+    int64_t rows = 0;
+    for (const Shard::Range& range : shard.ranges) {
+      const int64_t first = std::max(begin, range.begin), end = std::min(begin + part, range.end);
+      rows += std::max<int64_t>(end - first, 0);
+    }
+    if (rows > 0) here.push_back(rows);
+    begin += part;
+  }
+  return here;
+}
+
+/// Registers the part of the tensors that goes with the part `of_weight` of the weight.
+void RegisterTensors(ParameterSet* parameters, const Replacement& replaced, const Shard& of_weight,
+                     const ProductsFactory& factory) {
+  const ParameterInfo& weight = replaced.weight;
+  for (const ParameterInfo& tensor : replaced.tensors) {
+    Shard own;
+    if (!of_weight.whole()) own = factory.ShardOfReplacement(weight, tensor, of_weight);
+    parameters->Register(tensor.name, own.PartShape(ShapeOf(tensor)), tensor.role,
+                         {.bias = tensor.bias,
+                          .shard = own,
+                          .in_place_of = weight.name,
+                          .weight_shape = {weight.shape[0], weight.shape[1]},
+                          .parts = PartsHere(tensor.parts, own),
+                          .read_directly = tensor.read_directly});
+  }
 }
 
 /// Registers the weights, one under the other unless one of them is replaced.
@@ -63,25 +104,18 @@ std::vector<OutputWeight> RegisterWeights(ParameterSet* parameters, const Linear
   const std::vector<ParameterList::StackedPart> parts = Weights(options);
   const auto replaced = Replacements(parts, options.in_features, products);
   const bool whole = std::all_of(replaced.begin(), replaced.end(),
-                                 [](const auto& tensors) { return tensors.empty(); });
+                                 [](const Replacement& each) { return each.tensors.empty(); });
   int64_t stacked = whole ? parameters->RegisterStack(parts, {options.in_features}) : -1;
   std::vector<OutputWeight> weights;
   for (size_t i = 0; i < parts.size(); ++i) {
-    OutputWeight weight{.rows = parts[i].rows, .tensors = std::ssize(replaced[i])};
+    OutputWeight weight{.rows = parts[i].rows, .tensors = std::ssize(replaced[i].tensors)};
     if (whole) {
       weight.first = stacked++;
-    } else if (replaced[i].empty()) {
+    } else if (replaced[i].tensors.empty()) {
       weight.first = parameters->RegisterStack({parts[i]}, {options.in_features});
     } else {
       weight.first = parameters->size();
-      for (const ParameterInfo& tensor : replaced[i]) {
-        parameters->Register(tensor.name, ShapeOf(tensor), tensor.role,
-                             {.bias = tensor.bias,
-                              .in_place_of = parts[i].name,
-                              .weight_shape = {weight.rows, options.in_features},
-                              .parts = tensor.parts,
-                              .read_directly = tensor.read_directly});
-      }
+      RegisterTensors(parameters, replaced[i], parts[i].shard, *products.factory);
     }
     weights.push_back(weight);
   }

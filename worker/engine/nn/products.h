@@ -185,6 +185,11 @@ class ProductsFactory {
   virtual std::vector<ParameterInfo> ReplacementsOf(const ParameterInfo& /*weight*/) const {
     return {};
   }
+  /// Which part of `tensor`, one of these, a rank has that has the part `of_weight` of the weight.
+  virtual Shard ShardOfReplacement(const ParameterInfo& /*weight*/, const ParameterInfo& /*tensor*/,
+                                   const Shard& /*of_weight*/) const {
+    return {};
+  }
   /// The weight that tensors of these values, one vector for each of ReplacementsOf, make.
   virtual std::vector<float> WeightFrom(const ParameterInfo& /*weight*/,
                                         const std::vector<std::vector<float>>& /*tensors*/) const {

@@ -261,7 +261,7 @@ class Technique {
   virtual RestartedState Restarted() const { return {}; }
 
   /// Whether InsteadOfUpdate is called in `step` and the optimizer does nothing, the same on all
-  /// ranks. Not with optimizers that are offloaded.
+  /// ranks. With an optimizer that is offloaded NeedsWholeUpdates is true, too.
   virtual bool ReplacesUpdate(int64_t /*step*/) const { return false; }
   /// Loss and gradients of the step are finite, and gradients are as after OnGradients. May change
   /// parameters and the state of the optimizer.
@@ -269,9 +269,10 @@ class Technique {
 
   /// Whether OnUpdated reads parameters: then nothing changes them before it returns.
   virtual bool ReadsUpdatedParameters() const { return false; }
-  /// Whether OnUpdated changes what is trained, BeforeForward reads it, or packing makes weights of
-  /// it together with what is frozen. Where the optimizer is offloaded, all that is trained then
-  /// comes to the device after OnUpdated, not unit by unit while the next pass computes.
+  /// Whether BeforeStep, InsteadOfUpdate or OnUpdated changes what is trained, one of the first two
+  /// or BeforeForward reads it, or packing makes weights of it together with something else. Where
+  /// the optimizer is offloaded, all that is trained then comes to the device after OnUpdated, not
+  /// unit by unit while the next pass computes.
   virtual bool NeedsWholeUpdates() const { return false; }
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }

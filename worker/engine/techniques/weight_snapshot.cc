@@ -1,31 +1,34 @@
 #include "worker/engine/techniques/weight_snapshot.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "kernels/elementwise/elementwise.h"
 
 namespace weft::engine {
 
 Status WeightSnapshot::Allocate(const TrainingParts& parts, const StateName& name) {
-  context_ = parts.context;
   const ParameterSet& parameters = *parts.parameters;
   for (const UpdatedParameters& updated : parts.updated) {
-    const std::vector<ParameterPart> all =
-        updated.parts.empty() ? TrainedParts(parameters) : updated.parts;
-    for (const ParameterPart& part : all) {
-      copies_.Add(name.prefix + parameters[part.index].name + name.suffix, parameters, part);
-      parts_.push_back(part);
+    Context context = parts.ContextOf(updated);
+    Place& place = places_.emplace_back(
+        Place{context.stream, updated.parts.empty() ? TrainedParts(parameters) : updated.parts});
+    for (const ParameterPart& part : place.parts) {
+      place.copies.Add(name.prefix + parameters[part.index].name + name.suffix, parameters, part);
     }
+    WEFT_RETURN_IF_ERROR(place.copies.Allocate(context));
   }
-  return copies_.Allocate(*parts.context);
+  return OkStatus();
 }
 
 Status WeightSnapshot::Copy(bool back) const {
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    const TensorView weight = parts_[i].value, copy = copies_[i];
-    if (weight.shape.Elements() == 0) continue;
-    WEFT_RETURN_IF_ERROR(
-        kernels::Cast(context_->stream, {.x = back ? copy : weight, .y = back ? weight : copy}));
+  for (const Place& place : places_) {
+    for (size_t i = 0; i < place.parts.size(); ++i) {
+      const TensorView weight = place.parts[i].value, copy = place.copies[i];
+      if (weight.shape.Elements() == 0) continue;
+      WEFT_RETURN_IF_ERROR(
+          kernels::Cast(place.stream, {.x = back ? copy : weight, .y = back ? weight : copy}));
+    }
   }
   return OkStatus();
 }
@@ -36,6 +39,14 @@ Status WeightSnapshot::Take() const {
 
 Status WeightSnapshot::Restore() const {
   return Copy(true);
+}
+
+std::vector<NamedTensor> WeightSnapshot::Named() const {
+  std::vector<NamedTensor> tensors;
+  for (const Place& place : places_) {
+    for (NamedTensor& tensor : place.copies.Named()) tensors.push_back(std::move(tensor));
+  }
+  return tensors;
 }
 
 }  // namespace weft::engine

@@ -9,27 +9,32 @@
 
 namespace weft::engine {
 
-/// A copy of everything that this rank updates, in f32, which stays with the state of the
+/// A copy of everything that this rank updates, in f32, which resides with the state of the
 /// optimizer: the weights that a training goes back to. Not thread-safe.
 class WeightSnapshot {
  public:
   /// Allocates memory. In checkpoints a copy is called prefix, the name of the parameter, suffix.
   Status Allocate(const TrainingParts& parts, const StateName& name);
 
-  /// Copies the weights as they are now.
+  /// Copies the weights as they are now. No update is under way, as in Restore.
   Status Take() const;
   /// Makes the weights what they were at Take.
   Status Restore() const;
 
   /// For checkpoints.
-  std::vector<NamedTensor> Named() const { return copies_.Named(); }
+  std::vector<NamedTensor> Named() const;
 
  private:
+  /// What one optimizer updates.
+  struct Place {
+    Stream stream;  ///< Where weights and copies are.
+    std::vector<ParameterPart> parts;
+    OptimizerState copies = {};
+  };
+
   Status Copy(bool back) const;
 
-  const Context* context_ = nullptr;
-  std::vector<ParameterPart> parts_;  ///< That this rank updates.
-  OptimizerState copies_;
+  std::vector<Place> places_;
 };
 
 }  // namespace weft::engine

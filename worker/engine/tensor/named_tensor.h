@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/model/moment_kind.h"
 #include "common/status.h"
@@ -26,6 +27,22 @@ class StoredNumbers {
 
   /// Replaces those from element `first` on.
   virtual Status Write(int64_t first, std::span<const std::byte> from) = 0;
+
+  /// Replaces the first `count`, of f32, by what Status change(first, piece) makes of them, which
+  /// gets a piece at a time in memory.
+  template <class Change>
+  Status ReplaceFloats(int64_t count, Change&& change) {
+    constexpr int64_t kPiece = int64_t{1} << 16;
+    std::vector<float> numbers(static_cast<size_t>(std::min(count, kPiece)));
+    for (int64_t first = 0; first < count; first += kPiece) {
+      const std::span piece(numbers.data(), static_cast<size_t>(std::min(count - first, kPiece)));
+      WEFT_RETURN_IF_ERROR(Read(first, std::as_writable_bytes(piece)));
+      const TensorView view(piece.data(), DType::kF32, {static_cast<int64_t>(piece.size())});
+      WEFT_RETURN_IF_ERROR(change(first, view));
+      WEFT_RETURN_IF_ERROR(Write(first, std::as_bytes(piece)));
+    }
+    return OkStatus();
+  }
 };
 
 /// A tensor of the training state under the name it has in checkpoints, or this rank's part of one.

@@ -91,8 +91,12 @@ Result<StepReport> Trainer::Differentiate() {
 }
 
 Status Trainer::BeginAnew() {
+  const Stream& stream = parts_.context->stream;
+  const auto clear = [&](int64_t, const TensorView& piece) { return Clear(stream, piece); };
   for (const NamedTensor& tensor : updaters_.StateTensors()) {
-    WEFT_RETURN_IF_ERROR(Clear(parts_.context->stream, tensor.view));
+    WEFT_RETURN_IF_ERROR(tensor.stored != nullptr
+                             ? tensor.stored->ReplaceFloats(tensor.view.shape.Elements(), clear)
+                             : Clear(stream, tensor.view));
   }
   counters_.updates = 0;
   counters_.recent_losses.clear();
@@ -245,9 +249,9 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
               .loss_scale = report.loss_scale,
               .targets = report.targets,
               .part_targets = part_targets_}));
-  if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
-  WEFT_RETURN_IF_ERROR(totals_.Fetch());
+  if (offloaded_ == nullptr) WEFT_RETURN_IF_ERROR(totals_.Fetch());
   if (ReplacesUpdate()) return OkStatus();
+  if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
   {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(updaters_.main().Update(context, update));

@@ -1,8 +1,6 @@
 // 2:4 sparse trainings whose optimizer is offloaded, against training on the device: the same bits.
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +35,18 @@ TEST(OffloadedSparseWeights, HaveTheBitsOfPlainTraining) {
   }
 }
 
+// It goes back to the first weights four times.
+TEST(OffloadedSparseWeights, HaveThemWithASearchForTheDecay) {
+  JobSpec job = SparseJob("masked_decay", 24);
+  job.train.sparsity.decay_search_steps = 4;
+  for (const char* where : {"host", "nvme"}) {
+    SCOPED_TRACE(where);
+    Plan plan = TinyPlan("bf16", 2, 2);
+    plan.offload_optimizer = where;
+    ExpectSame(job, plan, 24);
+  }
+}
+
 TEST(OffloadedSparseWeights, HaveThemWithMomentsInAFileAndUnitsThatAreUpdatedOnTheDevice) {
   for (const char* method : {"masked_decay", "sr_ste"}) {
     SCOPED_TRACE(method);
@@ -50,31 +60,6 @@ TEST(OffloadedSparseWeights, HaveThemWithMomentsInAFileAndUnitsThatAreUpdatedOnT
     plan.device_updated_units = {0, 1};
     ExpectSame(job, plan, 6);
   }
-}
-
-/// Restores what `steps` steps have left; both then come to the same in the rest.
-void ExpectSameOnceRestored(const JobSpec& job, const Plan& plan, int64_t steps) {
-  Training original(job, plan, true), copy(job, plan, true);
-  for (int64_t i = 0; i < steps; ++i) {
-    const auto report = original.trainer->Step();
-    ASSERT_TRUE(report.ok());
-    EXPECT_TRUE(i > 0 || report->skipped == (plan.precision == "fp16"));
-  }
-  const std::vector<NamedTensor> from = original.trainer->StateTensors();
-  const std::vector<NamedTensor> to = copy.trainer->StateTensors();
-  ASSERT_EQ(from.size(), to.size());
-  for (size_t i = 0; i < from.size(); ++i) {
-    std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
-  }
-  ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
-  for (int64_t i = steps; i < job.train.steps; ++i) {
-    const auto own = copy.trainer->Step(), other = original.trainer->Step();
-    ASSERT_TRUE(own.ok() && other.ok());
-    EXPECT_EQ(own->loss, other->loss) << i;
-    EXPECT_EQ(own->technique_metrics, other->technique_metrics) << i;
-  }
-  EXPECT_EQ(Differing(copy.State(), original.State()), "");
-  EXPECT_GT(original.trainer->counters().updates, 0);
 }
 
 // Masks of the next step are there at the end of each, also of one whose update is not made: with

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -146,6 +147,31 @@ inline void ExpectSame(const JobSpec& job, const Plan& plan, int steps = 4) {
   const auto a = plain.trainer->Evaluate(), b = offloaded.trainer->Evaluate();
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->loss, b->loss);
+}
+
+/// Restores what `steps` steps have left; both then come to the same in the rest.
+inline void ExpectSameOnceRestored(const JobSpec& job, const Plan& plan, int64_t steps) {
+  Training original(job, plan, true), copy(job, plan, true);
+  for (int64_t i = 0; i < steps; ++i) {
+    const auto report = original.trainer->Step();
+    ASSERT_TRUE(report.ok());
+    EXPECT_TRUE(i > 0 || report->skipped == (plan.precision == "fp16"));
+  }
+  const std::vector<NamedTensor> from = original.trainer->StateTensors();
+  const std::vector<NamedTensor> to = copy.trainer->StateTensors();
+  ASSERT_EQ(from.size(), to.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::memcpy(to[i].view.data, from[i].view.data, from[i].view.Bytes());
+  }
+  ASSERT_TRUE(copy.trainer->Restored(original.trainer->counters()).ok());
+  for (int64_t i = steps; i < job.train.steps; ++i) {
+    const auto own = copy.trainer->Step(), other = original.trainer->Step();
+    ASSERT_TRUE(own.ok() && other.ok());
+    EXPECT_EQ(own->loss, other->loss) << i;
+    EXPECT_EQ(own->technique_metrics, other->technique_metrics) << i;
+  }
+  EXPECT_EQ(Differing(copy.State(), original.State()), "");
+  EXPECT_GT(original.trainer->counters().updates, 0);
 }
 
 /// Without tied parameters, and with fewer keys than queries.

@@ -103,6 +103,15 @@ std::vector<Case> SharedCases() {
           {"gpt2, sharded values, sequence parallel", Gpt2Model(), 2, 2, true, "keep", "fp32", 3}};
 }
 
+/// With Monarch matrices: each rank has some blocks of one side.
+std::vector<Case> MonarchCases() {
+  ModelSpec gpt2 = Gpt2Model(), llama = LlamaModel(true);
+  gpt2.structured_matrices.kind = llama.structured_matrices.kind = "monarch";
+  gpt2.structured_matrices.layers = {"*.mlp.*", "*.attn.c_proj.*"};
+  llama.structured_matrices.layers = {"*"};
+  return {{"gpt2, Monarch", gpt2, 2}, {"llama, Monarch, sequence parallel", llama, 4, 1, true}};
+}
+
 /// Grids of several rows, which have no dropout of whole rows.
 std::vector<Case> GridCases() {
   ModelSpec gpt2 = Gpt2Model();
@@ -181,7 +190,7 @@ Gradients Differentiate(const Case& c, const MeshCase& mesh, Collective& world) 
 }
 
 TEST(TensorParallel, FirstValuesAndGradientsArePartsOfThoseOfTheWhole) {
-  for (const Case& c : Cases() + GridCases()) {
+  for (const Case& c : Cases() + MonarchCases() + GridCases()) {
     SCOPED_TRACE(c.name);
     Gradients whole;
     RunRanks(1, std::chrono::seconds(20),
@@ -295,6 +304,7 @@ void CheckMemory(const char* family, const Case& how) {
                std::to_string(how.bits));
   Case c = how;
   c.model = TinyModel();
+  c.model.structured_matrices = how.model.structured_matrices;
   c.model.family = family;
   c.model.layers = 3;
   c.model.width = 128;
@@ -343,6 +353,10 @@ TEST(TensorParallel, MemoryOfAGridIsWithinOnePercentOfThePrediction) {
                          .bits = 8});
     CheckMemory(family, {.name = "", .model = {}, .tensor = 4, .precision = "bf16", .rows = 2});
   }
+}
+
+TEST(TensorParallel, MemoryOfMonarchMatricesIsWithinOnePercentOfThePrediction) {
+  CheckMemory("gpt2", {.name = "", .model = MonarchCases()[0].model, .tensor = 2});
 }
 
 // What bf16 rounds on the way is rounded elsewhere on a grid, not more.
@@ -438,7 +452,7 @@ TEST(TensorParallel, AnyGridGoesOnFromTheStateOfAnyOtherBitForBit) {
 }
 
 TEST(TensorParallel, TrainingFollowsThatOfOneRank) {
-  for (const Case& c : Cases() + SharedCases() + GridCases() + SharedGridCases()) {
+  for (const Case& c : Cases() + MonarchCases() + SharedCases() + GridCases() + SharedGridCases()) {
     SCOPED_TRACE(c.name);
     const MeshOutcome whole = TrainOnMesh(c.On(1, 1)).front();
     const std::vector<MeshOutcome> ranks = TrainOnMesh(c.On(c.data, c.tensor));

@@ -392,7 +392,8 @@ class PeftCost : public TechniqueCost {
     return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);
   }
 
-  ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
+  ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
+                                     int64_t /*columns*/) const override {
     if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     if (MergesWeights(model.peft)) {
       return {.weights = MergedGradientNumbers(model, sub_layer)};

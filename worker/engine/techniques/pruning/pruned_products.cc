@@ -7,6 +7,7 @@
 #include "kernels/linear/linear.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
+#include "worker/engine/techniques/weight_on_device.h"
 
 namespace weft::engine {
 namespace {
@@ -86,8 +87,9 @@ Status PrunedProducts::Pack(Context& context, Repack what) {
     return dense_.Pack(context, what);
   }
   dense_.Release();
-  WEFT_RETURN_IF_ERROR(sparse_->Pack(
-      context.stream, layer_.parameters->stacked_value(layer_.weight, layer_.outputs)));
+  const DType held = (*layer_.parameters)[layer_.weight].dtype;
+  WEFT_ASSIGN_OR_RETURN(const WeightOnDevice weight, WeightOnDevice::Of(context, layer_, held));
+  WEFT_RETURN_IF_ERROR(sparse_->Pack(context.stream, weight.view()));
   return held_.Set(context.allocator, Component::kParameters, sparse_->Bytes());
 }
 

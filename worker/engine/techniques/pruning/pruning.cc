@@ -23,6 +23,7 @@
 #include "worker/engine/techniques/pruning/synaptic_flow.h"
 #include "worker/engine/techniques/technique.h"
 #include "worker/engine/techniques/weight_snapshot.h"
+#include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
@@ -63,7 +64,7 @@ class Rewinding {
 
 /// Zeros in the parameters, chosen before the first step or again and again. Weights are ranked
 /// within whole matrices: ranks that have parts of scores gather them, and all choose the same.
-/// Each then has the mask of all that it multiplies with.
+/// Each then has the mask of all that it multiplies with, where the weights are.
 class Pruning : public Technique {
  public:
   /// `sparse`: products may be of the kept weights alone. `tensor_ranks`: as in TechniqueInputs.
@@ -77,40 +78,47 @@ class Pruning : public Technique {
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
     shards_.emplace(&parts_);
+    if (parts.parameters->offloaded()) host_ = InHostMemoryPool(*parts.context);
     std::map<std::string, int64_t> kept;
     for (const PrunedMatrix& matrix : PrunedMatricesOf(spec_, parts.job->model)) {
       kept[matrix.name] = matrix.kept;
     }
     const ParameterSet& parameters = *parts.parameters;
+    std::vector<size_t> places;  // of the masks
     for (int64_t i = 0; i < parameters.size(); ++i) {
       const Parameter& parameter = parameters[i];
       if (!IsPruned(spec_, parameter, parameter.name)) continue;
       // Whole also where ranks have parts of the value, which is not in memory now (ZeRO 3).
       const ParameterPart whole = {
           .index = i, .value = {nullptr, DType::kU8, parameter.shape}, .gradient = {}};
-      state_.Add("pruning/" + parameter.name + "/mask", parameters, whole, {.dtype = DType::kU8});
-      matrices_.push_back(
-          {.parameter = i, .kept = kept.at(parameter.name), .mask = {}, .state = {}});
+      const bool on_host = parameters.on_host(i);
+      places.push_back(MasksOf(on_host).Add("pruning/" + parameter.name + "/mask", parameters,
+                                            whole, {.dtype = DType::kU8}));
+      matrices_.push_back({.parameter = i,
+                           .kept = kept.at(parameter.name),
+                           .on_host = on_host,
+                           .mask = {},
+                           .state = {}});
       indices_.push_back(i);
     }
-    WEFT_RETURN_IF_ERROR(state_.Allocate(*parts.context));
+    WEFT_RETURN_IF_ERROR(masks_.Allocate(*parts.context));
+    if (host_) WEFT_RETURN_IF_ERROR(host_masks_.Allocate(*host_));
     const std::vector<NamedTensor> optimizer_state = parts.optimizer_state();
     for (size_t m = 0; m < matrices_.size(); ++m) {
       Matrix& matrix = matrices_[m];
-      matrix.mask = state_[m];
+      matrix.mask = MasksOf(matrix.on_host)[places[m]];
       factory_.AddMask(matrix.parameter, matrix.mask);
       for (const NamedTensor& tensor : optimizer_state) {
         if (tensor.parameter != matrix.parameter) continue;
-        if (tensor.part) {
-          matrix.state.push_back({tensor.part->first, tensor.view});
-        } else if (tensor.view.shape == matrix.mask.shape) {
-          matrix.state.push_back({0, tensor.view});
-        }
+        if (tensor.part || tensor.view.shape == matrix.mask.shape) matrix.state.push_back(tensor);
       }
     }
     if (spec_.method != "lottery_ticket") return OkStatus();
     return rewinding_.emplace().Start(parts, LotteryRoundsOf(spec_, parts.job->train.steps));
   }
+
+  // Masks are chosen, and weights packed under them, once an update is over.
+  bool NeedsWholeUpdates() const override { return true; }
 
   Status BeforeStep(int64_t step) override {
     factory_.SetWholeGradients(ReplacesUpdate(step));
@@ -130,7 +138,7 @@ class Pruning : public Technique {
     if (!chosen() || UpdatesElementwise(parts_.job->optimizer)) return OkStatus();
     ProfileScope scope(context.profiler, "mask weights");
     for (const Matrix& matrix : matrices_) {
-      WEFT_RETURN_IF_ERROR(ApplyTo(context, shards_->HeldValue(matrix.parameter), matrix));
+      WEFT_RETURN_IF_ERROR(ApplyTo(shards_->HeldValue(matrix.parameter), matrix));
     }
     return OkStatus();
   }
@@ -139,7 +147,7 @@ class Pruning : public Technique {
     if (ReplacesUpdate(step)) return OkStatus();  // what is grown has a gradient
     ProfileScope scope(state.profiler, "mask gradients");
     for (const Matrix& matrix : matrices_) {
-      WEFT_RETURN_IF_ERROR(ApplyTo(state, shards_->HeldGradient(matrix.parameter), matrix));
+      WEFT_RETURN_IF_ERROR(ApplyTo(shards_->HeldGradient(matrix.parameter), matrix));
     }
     return OkStatus();
   }
@@ -154,11 +162,11 @@ class Pruning : public Technique {
     std::array<double, 2> grown_of = {0, 0};
     for (const Matrix& matrix : matrices_) {
       const auto dropped = static_cast<int64_t>(rate * static_cast<double>(matrix.kept));
-      WEFT_ASSIGN_OR_RETURN(const Mask before, FetchMask(state, matrix));
+      WEFT_ASSIGN_OR_RETURN(const Mask before, FetchMask(matrix));
       Mask after = before;
       if (dropped > 0 && matrix.kept < WeightsOf(matrix)) {
         WEFT_ASSIGN_OR_RETURN(after, Exchanged(matrix, before, dropped, step));
-        WEFT_RETURN_IF_ERROR(SetMask(state, matrix, after));
+        WEFT_RETURN_IF_ERROR(SetMask(matrix, after));
       }
       factory_.MasksChanged(chosen());
       if (!parts_.parameters->Counts(matrix.parameter)) continue;
@@ -181,7 +189,8 @@ class Pruning : public Technique {
   }
 
   std::vector<NamedTensor> StateTensors() override {
-    std::vector<NamedTensor> tensors = state_.Named();
+    std::vector<NamedTensor> tensors = masks_.Named();
+    for (NamedTensor& tensor : host_masks_.Named()) tensors.push_back(std::move(tensor));
     tensors.push_back({.name = "pruning/chosen", .view = {&chosen_, DType::kF32, {1}}});
     if (!rewinding_) return tensors;
     for (NamedTensor& tensor : rewinding_->StateTensors()) tensors.push_back(std::move(tensor));
@@ -199,9 +208,10 @@ class Pruning : public Technique {
 
   struct Matrix {
     int64_t parameter = 0;
-    int64_t kept = 0;         ///< Weights; of a global choice those of an equal share.
-    TensorView mask;          ///< Of this rank's rows and columns.
-    std::vector<Held> state;  ///< Of the optimizer, a number for each weight.
+    int64_t kept = 0;                ///< Weights; of a global choice those of an equal share.
+    bool on_host = false;            ///< All of it is in the host memory pool.
+    TensorView mask;                 ///< Of this rank's rows and columns.
+    std::vector<NamedTensor> state;  ///< Of the optimizer, a number for each weight.
   };
 
   bool chosen() const { return chosen_ != 0; }
@@ -216,22 +226,43 @@ class Pruning : public Technique {
     return {parts_.context->seed, static_cast<uint32_t>(step), SiteHash(site.c_str())};
   }
 
-  Status ApplyTo(Context& context, const Held& numbers, const Matrix& matrix) const {
+  OptimizerState& MasksOf(bool on_host) { return on_host ? host_masks_ : masks_; }
+  const Stream& StreamOf(const Matrix& matrix) const {
+    return matrix.on_host ? host_->stream : parts_.context->stream;
+  }
+
+  /// The part of the mask for numbers of weights from `first` on.
+  static TensorView MaskFrom(const Matrix& matrix, int64_t first, int64_t count) {
+    return {matrix.mask.As<uint8_t>() + first, DType::kU8, {count}, matrix.mask.device};
+  }
+
+  /// Of numbers that are where the matrix is.
+  Status ApplyTo(const Held& numbers, const Matrix& matrix) const {
     const TensorView x = numbers.view.Flat();
     const int64_t count = x.shape.Elements();
     if (count == 0) return OkStatus();
-    const TensorView mask(matrix.mask.As<uint8_t>() + numbers.first, DType::kU8, {count},
-                          matrix.mask.device);
-    CountWork(context.profiler, 0, static_cast<double>(2 * x.Bytes() + mask.Bytes()));
-    return kernels::ApplyMask(context.stream, {.x = x, .mask = mask});
+    const TensorView mask = MaskFrom(matrix, numbers.first, count);
+    CountWork(parts_.context->profiler, 0, static_cast<double>(2 * x.Bytes() + mask.Bytes()));
+    return kernels::ApplyMask(StreamOf(matrix), {.x = x, .mask = mask});
+  }
+
+  /// Of the state of the optimizer, which may be in a file.
+  Status ApplyToState(const NamedTensor& state, const Matrix& matrix) const {
+    const int64_t first = state.part ? state.part->first : 0;
+    if (state.stored == nullptr) return ApplyTo({first, state.view}, matrix);
+    const auto apply = [&](int64_t from, const TensorView& piece) {
+      const TensorView mask = MaskFrom(matrix, first + from, piece.shape.Elements());
+      return kernels::ApplyMask(StreamOf(matrix), {.x = piece, .mask = mask});
+    };
+    return state.stored->ReplaceFloats(state.view.shape.Elements(), apply);
   }
 
   /// Replaces a mask; weights without it, and what the optimizer keeps of them, become zero.
-  Status SetMask(Context& context, const Matrix& matrix, const Mask& mask) const {
-    WEFT_RETURN_IF_ERROR(Upload(context.stream, mask.data(), matrix.mask));
-    WEFT_RETURN_IF_ERROR(ApplyTo(context, shards_->HeldValue(matrix.parameter), matrix));
-    for (const Held& numbers : matrix.state) {
-      WEFT_RETURN_IF_ERROR(ApplyTo(context, numbers, matrix));
+  Status SetMask(const Matrix& matrix, const Mask& mask) const {
+    WEFT_RETURN_IF_ERROR(Upload(StreamOf(matrix), mask.data(), matrix.mask));
+    WEFT_RETURN_IF_ERROR(ApplyTo(shards_->HeldValue(matrix.parameter), matrix));
+    for (const NamedTensor& state : matrix.state) {
+      WEFT_RETURN_IF_ERROR(ApplyToState(state, matrix));
     }
     return OkStatus();
   }
@@ -240,7 +271,7 @@ class Pruning : public Technique {
   Status SetMasks(std::vector<Mask> masks) {
     for (size_t m = 0; m < matrices_.size(); ++m) {
       const Mask own = PartOfWhole(ParameterOf(matrices_[m]), std::move(masks[m]));
-      WEFT_RETURN_IF_ERROR(SetMask(*parts_.context, matrices_[m], own));
+      WEFT_RETURN_IF_ERROR(SetMask(matrices_[m], own));
     }
     chosen_ = 1;
     factory_.MasksChanged(true);
@@ -266,7 +297,7 @@ class Pruning : public Technique {
     const double power =
         static_cast<double>(rounds.RoundOf(step)) / static_cast<double>(rounds.rounds);
     const auto scores_of = [&](size_t m) -> Result<std::vector<float>> {
-      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrices_[m]));
+      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(matrices_[m]));
       return KeptMagnitudes(matrices_[m], mask);
     };
     WEFT_ASSIGN_OR_RETURN(std::vector<Mask> masks, KeepBest(scores_of, power, step));
@@ -274,9 +305,9 @@ class Pruning : public Technique {
     return SetMasks(std::move(masks));
   }
 
-  Result<Mask> FetchMask(const Context& context, const Matrix& matrix) const {
+  Result<Mask> FetchMask(const Matrix& matrix) const {
     Mask mask(static_cast<size_t>(matrix.mask.shape.Elements()));
-    WEFT_RETURN_IF_ERROR(Download(context.stream, matrix.mask, mask.data()));
+    WEFT_RETURN_IF_ERROR(Download(StreamOf(matrix), matrix.mask, mask.data()));
     return mask;
   }
 
@@ -429,7 +460,7 @@ class Pruning : public Technique {
     std::array<double, 2> counts = {0, 0};
     for (const Matrix& matrix : matrices_) {
       if (!parts_.parameters->Counts(matrix.parameter)) continue;
-      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(*parts_.context, matrix));
+      WEFT_ASSIGN_OR_RETURN(const Mask mask, FetchMask(matrix));
       counts[0] += static_cast<double>(std::count(mask.begin(), mask.end(), uint8_t{1}));
       counts[1] += static_cast<double>(mask.size());
     }
@@ -444,7 +475,8 @@ class Pruning : public Technique {
   Collective* tensor_ranks_;
   TrainingParts parts_;
   std::optional<ShardedMatrices> shards_;
-  OptimizerState state_;
+  std::optional<Context> host_;  ///< Where offloaded matrices are.
+  OptimizerState masks_, host_masks_;
   std::vector<Matrix> matrices_;
   std::vector<int64_t> indices_;        ///< Of the parameters, by matrix.
   float chosen_ = 0;                    ///< Whether masks are; in checkpoints.

@@ -172,9 +172,11 @@ class PruningCost : public TechniqueCost {
   std::span<const Feature> settings() const override { return kSettings; }
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
-        {&kPruning, &kOffloadOptimizer,
-         "masks change weights and moments between steps, while the host may still update them",
-         "resources.offload_optimizer none"},
+        {&kPruning, &kOffloadParameters,
+         "weights are ranked and masked all at once, not as units of them come",
+         "resources.offload_parameters none"},
+        {&kPruning, &kDelayedUpdate, "masks would be chosen in weights that are being updated",
+         "resources.delayed_update false"},
         {&kPruning, &kReplay, kPlainPasses, kOneOfTwo},
         {&kPruning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
         {&kPruning, &kLocalSteps, "each rank would choose other weights", kOneOfTwo},
@@ -245,10 +247,11 @@ class PruningCost : public TechniqueCost {
   // two bytes, but one of the latter for two neighbours in a column, and heads of the lists.
   TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
     const PruningSpec& spec = train.pruning;
+    if (spec.method == "none") return {};
     const DType compute = PrecisionOf(train.precision).products;
     if (on_cuda || !MayUseSparseProducts(train) ||
         !UsesSparseProducts(spec, compute, spec.density)) {
-      return {};
+      return {.uploads_at_once = true};
     }
     constexpr double kHeads = 0.035;
     // Packing and unpacking of what is multiplied, and a multiply-add of a list against a dense
@@ -256,6 +259,8 @@ class PruningCost : public TechniqueCost {
     constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
     return {.operand_bytes = 2 * (spec.density * (4 + 2 - spec.density) + kHeads),
             .dense_share = DenseShare(train),
+            .uploads_at_once = true,
+            .brings_weights = true,
             .attention = true,
             .seconds_share = std::min(1.0, kFixedSeconds + kSecondsOfKept * spec.density)};
   }

@@ -67,22 +67,13 @@ const Feature kSettings[] = {
     {.name = "2:4 sparsity of activations",
      .setting = "train.sparsity.method activations",
      .asked = [](const JobSpec& job) { return PrunesActivations(job.train.sparsity); },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }},
-    {.name = "search for the decay of sparse weights",
-     .setting = "train.sparsity.decay_search_steps",
-     .asked = [](const JobSpec& job) { return job.train.sparsity.decay_search_steps > 0; },
-     .shown =
-         [](const JobSpec& job) {
-           return "train.sparsity.decay_search_steps " +
-                  std::to_string(job.train.sparsity.decay_search_steps);
-         }}};
+     .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
 const Feature& kSoftThreshold = kSettings[2];
 const Feature& kLazyAdapters = kSettings[3];
 const Feature& kKeptMoments = kSettings[4];
 const Feature& kPrunedActivations = kSettings[5];
-const Feature& kDecaySearch = kSettings[6];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
@@ -108,9 +99,6 @@ const Refusal kSparse24Refusals[] = {
     {&kSoftThreshold, &kZeroParameters,
      "thresholds would be of gathered weights, which bf16 products have rounded",
      "resources.zero_stage 2"},
-    {&kDecaySearch, &kOffloadOptimizer,
-     "the first weights, to which the search goes back, are kept on the device",
-     "train.sparsity.decay, or resources.offload_optimizer none"},
     // By sequence.
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
@@ -294,7 +282,8 @@ class Sparse24Cost : public TechniqueCost {
   TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
     const SparsitySpec& spec = train.sparsity;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
-    TechniqueProducts products{.state_bytes = 1.0 / 8, .brings_weights = true};
+    TechniqueProducts products{
+        .state_bytes = 1.0 / 8, .uploads_at_once = true, .brings_weights = true};
     products.dense_share = HasSparseProducts(spec) ? DenseShare(train) : 1;
     products.brought_bytes = BroughtBytes(train, products.dense_share, on_cuda);
     if (!HasSparseProducts(spec)) return products;

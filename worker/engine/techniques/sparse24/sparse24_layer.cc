@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/float_types.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
-#include "worker/engine/techniques/sparse24/weight_on_device.h"
+#include "worker/engine/techniques/weight_on_device.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/sparse24_mask/sparse24_mask.h"
-#include "worker/engine/techniques/sparse24/weight_on_device.h"
+#include "worker/engine/techniques/weight_on_device.h"
 
 namespace weft::engine {
 

@@ -56,8 +56,14 @@ const Feature kSettings[] = {
     {.name = "structured matrices in some blocks",
      .setting = "model.structured_matrices.layers that name some blocks",
      .asked = [](const JobSpec& job) { return BlocksDiffer(job.model); },
-     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }},
+    {.name = "Pixelated Butterfly",
+     .setting = "model.structured_matrices.kind pixelfly",
+     .asked = [](const JobSpec& job) { return job.model.structured_matrices.kind == "pixelfly"; },
+     .shown =
+         [](const JobSpec&) { return std::string("model.structured_matrices.kind pixelfly"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
+const Feature& kPixelfly = kSettings[1];
 
 Status CheckPixelfly(const StructuredMatricesSpec& spec, const ParameterInfo& weight) {
   const std::string shape = weight.name + " [" + std::to_string(weight.shape[0]) + ", " +
@@ -97,9 +103,11 @@ Status CheckSizes(const ModelSpec& model) {
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kStructuredMatrices, &kTensorParallel,
-       "the tensors in place of a weight would have to be divided among ranks",
-       "data or pipeline parallelism"},
+      {&kPixelfly, &kTensorParallel,
+       "ranks with as many rows or columns would have different numbers of its blocks",
+       "model.structured_matrices.kind monarch, or data or pipeline parallelism"},
+      {&kStructuredMatrices, &kTensorParallel2d,
+       "blocks would have to be cut along both sides of a weight", "resources.tensor_rows 1"},
       {&kStructuredMatrices, &kExperts, kDenseLayersAlone, kOneOfTwo},
       {&kStructuredMatrices, &kOffloadOptimizer, kOnDeviceAlone,
        "resources.offload_optimizer none"},
@@ -153,9 +161,37 @@ class StructuredMatricesCost : public TechniqueCost {
     return StructuredTensors(model.structured_matrices, weight);
   }
 
+  // Each rank has whole blocks of the side of a weight that is cut.
+  Status CheckTensorParallel(const ModelSpec& model, int64_t columns) const override {
+    const StructuredMatricesSpec& spec = model.structured_matrices;
+    if (spec.kind != "monarch") return OkStatus();
+    for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+      for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
+        if (!IsStructured(model, weight)) continue;
+        const MonarchSizes size = MonarchOf(spec, weight.shape);
+        const bool rows = !EndsSubLayer(weight.role);
+        std::vector<int64_t> parts = {weight.shape[rows ? 0 : 1]};
+        if (rows && !weight.parts.empty()) parts = weight.parts;
+        const int64_t of_block = rows ? size.out : size.in;
+        for (const int64_t part : parts) {
+          if (part % (columns * of_block) == 0) continue;
+          return InvalidError("model.structured_matrices.blocks " + std::to_string(spec.blocks) +
+                              " has " + std::to_string(of_block) + (rows ? " rows" : " columns") +
+                              " of " + weight.name + " in a block, and " + std::to_string(columns) +
+                              " tensor-parallel ranks would cut blocks; hint: more blocks, fewer "
+                              "of these ranks, or model.structured_matrices.layers without this "
+                              "weight");
+        }
+      }
+      if (!BlocksDiffer(model)) break;
+    }
+    return OkStatus();
+  }
+
   // Of monarch two tensors between the factors at a time, and in the backward pass the gradient of
   // one more; of pixelfly one, and its gradient.
-  ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer) const override {
+  ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
+                                     int64_t columns) const override {
     const StructuredMatricesSpec& spec = model.structured_matrices;
     if (!Asks(model)) return {};
     const bool monarch = spec.kind == "monarch";
@@ -166,8 +202,8 @@ class StructuredMatricesCost : public TechniqueCost {
         const bool here =
             sub_layer == SubLayer::kMlp ? IsMlp(weight.role) : IsAttention(weight.role);
         if (!here || !IsStructured(model, weight)) continue;
-        const int64_t middle =
-            monarch ? MonarchOf(spec, weight.shape).Middle() : PixelflyOf(spec, weight.shape).rank;
+        const int64_t middle = monarch ? MonarchOf(spec, weight.shape).Middle() / columns
+                                       : PixelflyOf(spec, weight.shape).rank;
         largest = std::max(largest, middle);
         all += middle;
       }
@@ -302,6 +338,8 @@ std::vector<ParameterInfo> StructuredTensors(const StructuredMatricesSpec& spec,
       factor("monarch_first", size.blocks * size.rank, size.in),
       factor("monarch_second", size.out, size.blocks * size.rank)};
   factors[0].more_products = 1;
+  factors[0].factor = FactorSide::kInput;
+  factors[1].factor = FactorSide::kOutput;
   return factors;
 }
 

@@ -8,8 +8,8 @@
 
 namespace weft {
 
-/// Sizes of a Monarch matrix W [out, in], with as many diagonal blocks in both of its factors:
-/// y = x Wᵀ is
+/// Sizes of a whole Monarch matrix W [out, in], with as many diagonal blocks in both of its
+/// factors: y = x Wᵀ is
 ///   m[n, k, l, q] = sum over p of first[k, l, q, p] x[n, k, p],
 ///   y[n, l, s] = sum over k, q of second[l, s, k, q] m[n, k, l, q].
 /// So W is a grid of blocks [out / blocks, in / blocks], each of rank `rank`.

@@ -13,8 +13,10 @@
 #include "common/model/model_counts.h"
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
+#include "common/spec/tensor_parallel.h"
 #include "worker/engine/comm/rank_threads.h"
 #include "worker/engine/models/weights.h"
+#include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/techniques/parallel/data_parallel.h"
 #include "worker/engine/techniques/structured_matrices/whole_matrices_testing.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -293,6 +295,55 @@ TEST(StructuredMatricesTest, CountsFewerMultiplyAddsAsTheEngineDoes) {
     const double again = 4 * 8 * 8 + 4 * 8 * 32;
     EXPECT_EQ(flops, 2 * 64 * 2 * (3 * (up + down) + again));
   }
+}
+
+// Of the layers up some blocks of the second factor and a part of each of the first, of those down
+// the other way round.
+TEST(StructuredMatricesTest, TensorParallelRanksHaveTheBlocksThatAreCounted) {
+  constexpr int kRanks = 2;
+  for (const char* family : {"gpt2", "llama"}) {
+    SCOPED_TRACE(family);
+    ModelSpec model = Job("monarch").model;
+    model.family = family;
+    RunRanks(kRanks, std::chrono::milliseconds(20000), [&](Collective& group) {
+      const Result<TensorParallel> ranks = TensorParallel::New(&group, false, 1);
+      ASSERT_TRUE(ranks.ok());
+      ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+      options.tensor = &*ranks;
+      const TinyRun run(model, options);
+      const ParameterSet& parameters = run.model->parameters();
+      int64_t factors = 0;
+      for (const ParameterInfo& info : ParametersOfRank(model, kRanks, 1)) {
+        if (info.in_place_of.empty()) continue;
+        const Result<int64_t> index = parameters.Find(info.name);
+        ASSERT_TRUE(index.ok()) << info.name;
+        const Parameter& parameter = parameters[*index];
+        EXPECT_TRUE(parameter.shape == Shape({info.shape[0], info.shape[1]})) << info.name;
+        EXPECT_EQ(parameter.parts, info.parts) << info.name;
+        EXPECT_EQ(std::ssize(parameter.parts), info.products) << info.name;
+        ++factors;
+      }
+      EXPECT_EQ(factors, family == std::string("llama") ? 12 : 8);
+    });
+  }
+}
+
+TEST(StructuredMatricesTest, TensorParallelRanksHaveWholeBlocks) {
+  const auto refusal = [](const ModelSpec& model, int64_t ranks) {
+    return std::string(CheckTensorParallel(model, ranks, 1).message());
+  };
+  ModelSpec model = Job("monarch").model;
+  model.heads = 4;
+  EXPECT_EQ(refusal(model, 4), "");
+  model.structured_matrices.blocks = 2;
+  EXPECT_EQ(refusal(model, 2), "");
+  EXPECT_THAT(refusal(model, 4),
+              HasSubstr("blocks 2 has 64 rows of transformer.h.0.mlp.c_fc.weight "
+                        "in a block, and 4 tensor-parallel ranks"));
+  model.structured_matrices.blocks = 4;
+  model.structured_matrices.layers = {"*"};
+  EXPECT_THAT(refusal(model, 2), HasSubstr("24 rows of transformer.h.0.attn.c_attn.weight"))
+      << "of queries, keys and values each";
 }
 
 TEST(StructuredMatricesTest, NamesWhatDoesNotFit) {

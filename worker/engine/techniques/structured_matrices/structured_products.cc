@@ -133,6 +133,13 @@ std::vector<ParameterInfo> StructuredProductsFactory::ReplacementsOf(
   return StructuredTensors(model_.structured_matrices, weight);
 }
 
+Shard StructuredProductsFactory::ShardOfReplacement(const ParameterInfo& weight,
+                                                    const ParameterInfo& tensor,
+                                                    const Shard& of_weight) const {
+  return ShardOfFactor(MonarchOf(model_.structured_matrices, weight.shape), tensor.factor,
+                       of_weight);
+}
+
 std::vector<float> StructuredProductsFactory::WeightFrom(
     const ParameterInfo& weight, const std::vector<std::vector<float>>& tensors) const {
   const StructuredMatricesSpec& spec = model_.structured_matrices;
@@ -150,7 +157,8 @@ std::vector<std::vector<float>> StructuredProductsFactory::TensorsNearest(
 std::unique_ptr<StructuredWeight> StructuredProductsFactory::NewWeight(const LinearLayer& layer,
                                                                        const OutputWeight& weight) {
   const StructuredMatricesSpec& spec = model_.structured_matrices;
-  const std::vector<int64_t> shape = {weight.rows, layer.in_features};
+  const Shape& whole = (*layer.parameters)[weight.first].weight_shape;
+  const std::vector<int64_t> shape = {whole[0], whole[1]};
   if (spec.kind == "pixelfly") {
     const PixelflySizes size = PixelflyOf(spec, shape);
     auto pattern = patterns_.find(shape);

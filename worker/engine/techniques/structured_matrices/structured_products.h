@@ -58,6 +58,8 @@ class StructuredProductsFactory : public ProductsFactory {
   explicit StructuredProductsFactory(const ModelSpec& model) : model_(model) {}
 
   std::vector<ParameterInfo> ReplacementsOf(const ParameterInfo& weight) const override;
+  Shard ShardOfReplacement(const ParameterInfo& weight, const ParameterInfo& tensor,
+                           const Shard& of_weight) const override;
   std::vector<float> WeightFrom(const ParameterInfo& weight,
                                 const std::vector<std::vector<float>>& tensors) const override;
   std::vector<std::vector<float>> TensorsNearest(const ParameterInfo& weight,

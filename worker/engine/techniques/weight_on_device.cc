@@ -1,4 +1,4 @@
-#include "worker/engine/techniques/sparse24/weight_on_device.h"
+#include "worker/engine/techniques/weight_on_device.h"
 
 #include "worker/engine/tensor/host_memory_pool.h"
 
