@@ -54,7 +54,7 @@ Status CopyIn(const Stream& stream, const std::vector<T>& from, DeviceMemory& to
   const size_t bytes = from.size() * sizeof(T);
   WEFT_ASSIGN_OR_RETURN(
       to, DeviceMemory::Allocate(stream.device.index, std::max<size_t>(bytes, sizeof(T))));
-  return to.CopyFrom(from.data(), bytes);
+  return bytes > 0 ? to.CopyFrom(from.data(), bytes) : OkStatus();
 }
 
 }  // namespace

@@ -132,8 +132,11 @@ TEST_F(HostCusparse, WhatCusparseLtDoesNotTakeIsComputedByOurKernels) {
   }
 }
 
+// On a stream that keeps its scratch memory.
 TEST_F(HostCusparse, ProductsOfKnownShapesAreRecordedInAGraph) {
-  OpenForCusparseLt();
+  auto opened = cuda::StreamState::Create(0, {.sparse24 = Sparse24Choice::kCusparseLt});
+  ASSERT_TRUE(opened.ok());
+  state_ = *std::move(opened);
   const testing::ScopedTestDevice device(stream().device, false);
   Layer layer(stream(), DType::kBF16, 16, 32, 16);
   ASSERT_EQ(layer.SetMask(stream(), 0xA5A5).ToString(), "OK");
