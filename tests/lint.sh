@@ -35,7 +35,7 @@ if [ ! -x $tools/bin/clang-tidy ]; then
 fi
 # Left out of it: tests, and what only CUDA builds hold.
 mapfile -t files < <(git ls-files -- '*.cc' ':!*_test.cc' ':!*_cuda.cc' \
-  ':!*/nccl_declarations_check.cc' ':!*/cudnn_declarations_check.cc')
+  ':!*/nccl_declarations_check.cc' ':!kernels/cuda/*_declarations_check.cc')
 if [ "${1:-}" != --all ]; then
   time=$(git log -1 --format=%ct)
   mapfile -t files < <(awk -v third=$((time / 86400 % 3)) '

@@ -14,6 +14,8 @@ struct CUstream_st;
 namespace weft::kernels::cuda {
 
 class CudnnAttention;
+class CusparseHandle;
+class CusparseLtHandle;
 class GemmPlans;
 
 /// CUDA devices of this machine; 0 where there are none, no driver, or no CUDA back end.
@@ -56,6 +58,9 @@ struct DeviceLimits {
 /// alone, whose refusals are errors (for tests and timing).
 enum class AttentionChoice { kOwn, kCudnn, kCudnnOnly };
 
+/// Who computes 2:4 products in bf16 and f16: our kernels, or cuSPARSELt where it takes a weight.
+enum class Sparse24Choice { kOwn, kCusparseLt };
+
 struct StreamOptions {
   /// For tests: scratch memory has the exact size of each request and is poisoned before.
   bool checked = false;
@@ -63,6 +68,8 @@ struct StreamOptions {
   int newest = 1000;
   /// Not set: what WEFT_ATTENTION says (own, cudnn or cudnn-only), kOwn when it says nothing.
   std::optional<AttentionChoice> attention = {};
+  /// Not set: what WEFT_SPARSE24 says (own or cusparselt), kOwn when it says nothing.
+  std::optional<Sparse24Choice> sparse24 = {};
 };
 
 /// A stream of a CUDA device and what the operations on it share. Not thread-safe, like Stream.
@@ -70,7 +77,8 @@ struct StreamOptions {
 class StreamState {
  public:
   /// Makes `device` the current one of the calling thread, for good. kUnavailable when there is no
-  /// such device or no CUDA back end, kInvalid when WEFT_ATTENTION says something else.
+  /// such device or no CUDA back end, kInvalid when WEFT_ATTENTION or WEFT_SPARSE24 says something
+  /// else.
   static Result<std::unique_ptr<StreamState>> Create(int device, StreamOptions options = {});
   ~StreamState();
   StreamState(const StreamState&) = delete;
@@ -103,6 +111,13 @@ class StreamState {
   /// What kernels/attention/attention_cudnn.h keeps; nullptr until its first call.
   std::shared_ptr<CudnnAttention>& cudnn_attention() { return cudnn_attention_; }
 
+  Sparse24Choice sparse24() const { return sparse24_; }
+
+  /// What kernels/sparse24/csr_weight.h and cusparselt_matrix.h keep; nullptr until their first
+  /// calls.
+  std::shared_ptr<CusparseHandle>& cusparse() { return cusparse_; }
+  std::shared_ptr<CusparseLtHandle>& cusparselt() { return cusparselt_; }
+
   /// Waits for everything enqueued, and returns what went wrong in it.
   Status Synchronize();
 
@@ -118,6 +133,9 @@ class StreamState {
   std::shared_ptr<GemmPlans> gemm_plans_;
   AttentionChoice attention_ = AttentionChoice::kOwn;
   std::shared_ptr<CudnnAttention> cudnn_attention_;
+  Sparse24Choice sparse24_ = Sparse24Choice::kOwn;
+  std::shared_ptr<CusparseHandle> cusparse_;
+  std::shared_ptr<CusparseLtHandle> cusparselt_;
 };
 
 }  // namespace weft::kernels::cuda

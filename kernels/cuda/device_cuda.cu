@@ -23,6 +23,14 @@ Result<AttentionChoice> AttentionFromEnvironment() {
                       "; hint: own, cudnn or cudnn-only");
 }
 
+Result<Sparse24Choice> Sparse24FromEnvironment() {
+  const char* text = std::getenv("WEFT_SPARSE24");
+  const std::string_view choice = text != nullptr ? text : "own";
+  if (choice == "own") return Sparse24Choice::kOwn;
+  if (choice == "cusparselt") return Sparse24Choice::kCusparseLt;
+  return InvalidError("WEFT_SPARSE24 is " + std::string(choice) + "; hint: own or cusparselt");
+}
+
 }  // namespace
 
 Status RuntimeError(std::string_view op, std::string_view call, cudaError_t error) {
@@ -99,6 +107,11 @@ Result<std::unique_ptr<StreamState>> StreamState::Create(int device, StreamOptio
     state->attention_ = *options.attention;
   } else {
     WEFT_ASSIGN_OR_RETURN(state->attention_, AttentionFromEnvironment());
+  }
+  if (options.sparse24.has_value()) {
+    state->sparse24_ = *options.sparse24;
+  } else {
+    WEFT_ASSIGN_OR_RETURN(state->sparse24_, Sparse24FromEnvironment());
   }
   DeviceLimits& limits = state->limits_;
   for (auto [value, attribute] :

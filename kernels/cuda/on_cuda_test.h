@@ -19,11 +19,12 @@ class OnCuda : public ::testing::Test {
     Open(8);
   }
 
-  /// Goes on with the kernels for devices of up to this compute capability (major), attention by
-  /// whom a test says.
-  void Open(int newest, cuda::AttentionChoice attention = cuda::AttentionChoice::kOwn) {
-    auto state =
-        cuda::StreamState::Create(0, {.checked = true, .newest = newest, .attention = attention});
+  /// Goes on with the kernels for devices of up to this compute capability (major), attention and
+  /// 2:4 products by whom a test says.
+  void Open(int newest, cuda::AttentionChoice attention = cuda::AttentionChoice::kOwn,
+            cuda::Sparse24Choice sparse24 = cuda::Sparse24Choice::kOwn) {
+    auto state = cuda::StreamState::Create(
+        0, {.checked = true, .newest = newest, .attention = attention, .sparse24 = sparse24});
     ASSERT_TRUE(state.ok()) << state.status().ToString();
     state_ = *std::move(state);
   }

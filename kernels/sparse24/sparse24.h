@@ -16,12 +16,18 @@ struct MaskSides {
   bool columns = false;  ///< The gradient of the input.
 };
 
+/// What the masks of a weight keep.
+enum class MaskKind : uint8_t {
+  kTwoOfFour,     ///< Of neighbours, along one side or both.
+  kUnstructured,  ///< Any elements: on CUDA products are cuSPARSE's, of these alone in CSR.
+};
+
 /// The weight W of y = x Wᵀ + b under a mask, in the form that the sparse products read. With a
 /// transposable 2:4 mask (kernels/sparse24_mask) they do half of the multiply-adds of dense ones.
 /// Any other mask is multiplied right, too: on a CPU with the multiply-adds of the elements that it
-/// keeps; on CUDA a product is a dense one when the mask does not keep two of each four along it,
-/// and always in f32.
-/// Owns its memory, reported by Bytes(). Not thread-safe.
+/// keeps; on CUDA a product of a weight for kTwoOfFour is a dense one when the mask does not keep
+/// two of each four along it, and always in f32. Owns its memory, reported by Bytes(). Not
+/// thread-safe.
 class SparseWeight {
  public:
   virtual ~SparseWeight() = default;
@@ -31,7 +37,7 @@ class SparseWeight {
   virtual Status SetMask(const Stream& stream, const TensorView& mask) = 0;
 
   /// The same without a look at the mask, whose sides another weight of this compute type has found
-  /// (mask_sides). It waits for nothing.
+  /// (mask_sides). It waits for nothing. One of kUnstructured on CUDA looks all the same.
   virtual Status SetMask(const Stream& stream, const TensorView& mask, MaskSides known) = 0;
 
   /// Those of the mask that was set last.
@@ -64,15 +70,17 @@ Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out
 }
 namespace cuda {
 Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out_features,
-                                                      int64_t in_features, DType compute);
+                                                      int64_t in_features, DType compute,
+                                                      MaskKind kind);
 }
 
 /// `compute` is the type of x and y: one of kFloatTypes. Sums are in f32. kInvalid unless both
-/// sizes are multiples of 4.
+/// sizes are multiples of 4; kUnavailable for kUnstructured on CUDA without cuSPARSE.
 inline Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device device, int64_t out_features,
-                                                             int64_t in_features, DType compute) {
+                                                             int64_t in_features, DType compute,
+                                                             MaskKind kind = MaskKind::kTwoOfFour) {
   return device.type == DeviceType::kCuda
-             ? cuda::NewSparseWeight(device, out_features, in_features, compute)
+             ? cuda::NewSparseWeight(device, out_features, in_features, compute, kind)
              : cpu::NewSparseWeight(device, out_features, in_features, compute);
 }
 
@@ -130,7 +138,8 @@ struct SampledBackwardWeightArgs {
 /// bits of a pass of their own. They are taken while the product is in the cache of a thread, and
 /// on CUDA while its tile is on the way out: sparse tensor cores write tokens along rows. There
 /// those of products that are not sparse, of rows that are not multiples of 16 bytes, and (forward)
-/// of gates that are no multiple of 64 rows of W are passes of their own.
+/// of gates that are no multiple of 64 rows of W are passes of their own, and so are all of
+/// products that cuSPARSE or cuSPARSELt computes. These add the bias rounded to the compute type.
 WEFT_DEVICE_OP(SparseForward, SparseForwardArgs)
 WEFT_DEVICE_OP(SparseBackwardInput, SparseBackwardInputArgs)
 WEFT_DEVICE_OP(SparseBackwardWeight, SparseBackwardWeightArgs)

@@ -146,4 +146,27 @@ struct MaskedMap {
   }
 };
 
+/// to [columns, rows], without gaps, = the transpose of W under its mask. Both sizes are multiples
+/// of 4; `to` is aligned to 8 bytes. Grid: as CompressWeight.
+template <class From, class T>
+__global__ void __launch_bounds__(kPackThreads)
+    MaskedTranspose(StridedRows<const From> weight, bool wide, const uint16_t* mask, int64_t rows,
+                    int64_t columns, T* to) {
+  const int row = static_cast<int>(threadIdx.x) / kPackFours;
+  const int column = static_cast<int>(threadIdx.x) % kPackFours;
+  const int64_t i = int64_t{blockIdx.y} * kPackFours + row,
+                j = int64_t{blockIdx.x} * kPackFours + column;
+  if (4 * i >= rows || 4 * j >= columns) return;
+  FourByFour block;
+  LoadFourByFour(weight, i, j, true, wide, block);
+  const uint32_t bits = mask[i * (columns / 4) + j];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float four[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) four[r] = (bits >> (4 * r + c) & 1u) != 0 ? block[r][c] : 0.0f;
+    StoreFloats(to + (4 * j + c) * rows + 4 * i, four);
+  }
+}
+
 }  // namespace weft::kernels::cuda

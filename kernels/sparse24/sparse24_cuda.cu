@@ -5,6 +5,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/transfer.h"
+#include "kernels/sparse24/csr_weight.h"
+#include "kernels/sparse24/cusparselt_matrix.h"
 #include "kernels/sparse24/sparse24.h"
 #include "kernels/sparse24/sparse24_check.h"
 #include "kernels/sparse24/sparse24_compress.h"
@@ -67,11 +69,16 @@ class CudaSparseWeight final : public SparseWeight {
   Status Pack(const Stream& stream, const TensorView& weight) override {
     WEFT_RETURN_IF_ERROR(CheckSparsePack(stream, *this, weight));
     if (!has_mask_) return InvalidError("SparseWeight: Pack before SetMask");
+    by_library_ = stream.cuda->sparse24() == Sparse24Choice::kCusparseLt &&
+                  CusparseLtMatrix::Takes(out_features(), in_features());
     if (forward_is_sparse_ || backward_is_sparse_) {
-      WEFT_RETURN_IF_ERROR(Compress(stream, weight));
+      WEFT_RETURN_IF_ERROR(by_library_ ? CompressByLibrary(stream, weight)
+                                       : Compress(stream, weight));
     }
     if (!forward_is_sparse_ || !backward_is_sparse_) {
-      WEFT_RETURN_IF_ERROR(CopyMasked(stream, weight));
+      const auto elements = static_cast<size_t>(out_features() * in_features());
+      WEFT_RETURN_IF_ERROR(Reserve(stream, dense_, elements * DTypeSize(compute())));
+      WEFT_RETURN_IF_ERROR(CopyMasked(stream, weight, dense(stream.device)));
     }
     packed_ = true;
     return OkStatus();
@@ -79,12 +86,21 @@ class CudaSparseWeight final : public SparseWeight {
 
   int64_t Bytes() const override {
     return static_cast<int64_t>(mask_.bytes() + forward_.bytes() + backward_.bytes() +
-                                dense_.bytes());
+                                dense_.bytes() + library_forward_.bytes() +
+                                library_backward_.bytes());
   }
 
   bool packed() const { return packed_; }
   bool forward_is_sparse() const { return forward_is_sparse_; }
   bool backward_is_sparse() const { return backward_is_sparse_; }
+  /// Of a weight that cuSPARSELt multiplies by, what it reads instead of forward() and backward();
+  /// else nullptr.
+  const CusparseLtMatrix* library_forward() const {
+    return by_library_ ? &library_forward_ : nullptr;
+  }
+  const CusparseLtMatrix* library_backward() const {
+    return by_library_ ? &library_backward_ : nullptr;
+  }
   template <class T>
   CompressedMatrix<T> forward() const {
     return CompressedMatrix<T>::In(forward_.data(), out_features(), in_features());
@@ -152,10 +168,42 @@ class CudaSparseWeight final : public SparseWeight {
     });
   }
 
-  Status CopyMasked(const Stream& stream, const TensorView& weight) {
-    const auto elements = static_cast<size_t>(out_features() * in_features());
-    WEFT_RETURN_IF_ERROR(Reserve(stream, dense_, elements * DTypeSize(compute())));
-    const TensorView to = dense(stream.device);
+  // The library compresses a matrix and its transpose that lie in scratch memory, masked.
+  Status CompressByLibrary(const Stream& stream, const TensorView& weight) {
+    constexpr size_t kAlignment = 256;
+    const int64_t out = out_features(), in = in_features();
+    const auto bytes = static_cast<size_t>(out * in) * DTypeSize(compute());
+    const size_t of_dense = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const auto compress = [&](CusparseLtMatrix& matrix, int64_t rows, int64_t columns,
+                              bool transposed) -> Status {
+      WEFT_RETURN_IF_ERROR(matrix.Reserve(stream, rows, columns, compute()));
+      WEFT_ASSIGN_OR_RETURN(void* const memory,
+                            stream.cuda->Scratch("SparseWeight", of_dense + matrix.buffer_bytes()));
+      WEFT_RETURN_IF_ERROR(
+          transposed ? CopyMaskedTranspose(stream, weight, memory)
+                     : CopyMasked(stream, weight, {memory, compute(), {out, in}, stream.device}));
+      return matrix.Compress(stream, memory, static_cast<char*>(memory) + of_dense);
+    };
+    if (forward_is_sparse_) WEFT_RETURN_IF_ERROR(compress(library_forward_, out, in, false));
+    if (backward_is_sparse_) WEFT_RETURN_IF_ERROR(compress(library_backward_, in, out, true));
+    return OkStatus();
+  }
+
+  Status CopyMaskedTranspose(const Stream& stream, const TensorView& weight, void* to) const {
+    return WithSparseType(compute(), [&]<class T>() {
+      return WithMatrixType(weight.dtype, [&]<class From>() {
+        return Launch(
+            stream, "SparseWeight",
+            {.grid = {CeilDiv(in_features(), kPackTile), CeilDiv(out_features(), kPackTile)},
+             .block = {kPackThreads}},
+            MaskedTranspose<From, T>, RowsOf<const From>(weight), RowsAligned16(weight),
+            static_cast<const uint16_t*>(mask_.data()), out_features(), in_features(),
+            static_cast<T*>(to));
+      });
+    });
+  }
+
+  Status CopyMasked(const Stream& stream, const TensorView& weight, const TensorView& to) const {
     return WithFloatType(compute(), [&]<class T>() {
       return WithMatrixType(weight.dtype, [&]<class From>() {
         const MaskedMap<From, T> map = {RowsOf<const From>(weight), RowsOf<T>(to),
@@ -168,7 +216,8 @@ class CudaSparseWeight final : public SparseWeight {
   }
 
   DeviceMemory mask_, forward_, backward_, dense_;
-  bool forward_is_sparse_ = false, backward_is_sparse_ = false;
+  CusparseLtMatrix library_forward_, library_backward_;
+  bool forward_is_sparse_ = false, backward_is_sparse_ = false, by_library_ = false;
   bool has_mask_ = false, packed_ = false;
 };
 
@@ -346,8 +395,16 @@ Status MultiplyGroups(const Stream& stream, const SparseBackwardWeightArgs& args
 }  // namespace
 
 Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device /*device*/, int64_t out_features,
-                                                      int64_t in_features, DType compute) {
+                                                      int64_t in_features, DType compute,
+                                                      MaskKind kind) {
   WEFT_RETURN_IF_ERROR(CheckSparseWeight(out_features, in_features, compute));
+  if (kind == MaskKind::kUnstructured) {
+    if (const auto loaded = LoadCusparse(); !loaded.ok()) {
+      return UnavailableError("SparseWeight of an unstructured mask: " + loaded.status().message());
+    }
+    return std::unique_ptr<SparseWeight>(
+        std::make_unique<CsrWeight>(out_features, in_features, compute));
+  }
   return std::unique_ptr<SparseWeight>(
       std::make_unique<CudaSparseWeight>(out_features, in_features, compute));
 }
@@ -355,6 +412,10 @@ Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device /*device*/, int64_t
 Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
   constexpr const char* kOp = "SparseForward";
   WEFT_RETURN_IF_ERROR(CheckSparseForward(stream, args));
+  if (const auto* csr = dynamic_cast<const CsrWeight*>(args.weight); csr != nullptr) {
+    WEFT_RETURN_IF_ERROR(csr->Forward(stream, kOp, args.x, args.bias, args.y));
+    return args.active ? Activate(stream, args) : OkStatus();
+  }
   WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
   if (args.x.shape[0] == 0) return OkStatus();
   if (!weight->forward_is_sparse()) {
@@ -364,6 +425,8 @@ Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
                                .c = args.y,
                                .b_transposed = true,
                                .bias = args.bias}));
+  } else if (const CusparseLtMatrix* matrix = weight->library_forward(); matrix != nullptr) {
+    WEFT_RETURN_IF_ERROR(matrix->Multiply(stream, kOp, args.x, args.bias, args.y));
   } else if (FusesActivation(args)) {
     return WithSparseType(weight->compute(), [&]<class T>() {
       return ForwardActivated<T>(stream, kOp, args, weight->forward<T>());
@@ -379,13 +442,19 @@ Status SparseForward(const Stream& stream, const SparseForwardArgs& args) {
 Status SparseBackwardInput(const Stream& stream, const SparseBackwardInputArgs& args) {
   constexpr const char* kOp = "SparseBackwardInput";
   WEFT_RETURN_IF_ERROR(CheckSparseBackwardInput(stream, args));
-  WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
-  if (args.dy.shape[0] == 0) return OkStatus();
   const bool gated = args.before && IsGated(args.activation);
   const TensorView product = gated ? GatedColumnsOf(args.dx).gate : args.dx;
+  if (const auto* csr = dynamic_cast<const CsrWeight*>(args.weight); csr != nullptr) {
+    WEFT_RETURN_IF_ERROR(csr->BackwardInput(stream, kOp, args.dy, product));
+    return args.before ? Differentiate(stream, args) : OkStatus();
+  }
+  WEFT_ASSIGN_OR_RETURN(const CudaSparseWeight* weight, PackedOnDevice(*args.weight));
+  if (args.dy.shape[0] == 0) return OkStatus();
   if (!weight->backward_is_sparse()) {
     WEFT_RETURN_IF_ERROR(
         Gemm(stream, kOp, {.a = args.dy, .b = weight->dense(stream.device), .c = product}));
+  } else if (const CusparseLtMatrix* matrix = weight->library_backward(); matrix != nullptr) {
+    WEFT_RETURN_IF_ERROR(matrix->Multiply(stream, kOp, args.dy, {}, product));
   } else if (FusesActivation(args)) {
     return WithSparseType(weight->compute(), [&]<class T>() {
       return BackwardActivated<T>(stream, kOp, args, weight->backward<T>());

@@ -2,7 +2,7 @@
 
 namespace weft::kernels::cuda {
 
-Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device, int64_t, int64_t, DType) {
+Result<std::unique_ptr<SparseWeight>> NewSparseWeight(Device, int64_t, int64_t, DType, MaskKind) {
   return UnavailableError("SparseWeight: has no CUDA kernel in this build; hint: train on the CPU");
 }
 

@@ -96,6 +96,7 @@ const std::vector<LibraryRule>& LibraryRules() {
       {"cuda", cuda},
       {"cublas", cuda},
       {"cudnn", cuda},
+      {"cusparse", cuda},
       {"cutlass", cuda},
       {"nccl", {"*_cuda.cu", "kernels/cuda/", "worker/engine/comm/"}},
       {"oneapi/dnnl", {"kernels/linear/matmul.cc"}},

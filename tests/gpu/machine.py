@@ -14,7 +14,7 @@ CUDA_FOLDERS = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", "")
                 "/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True),
                 "/opt/cuda"]
 # Libraries of NVIDIA that the toolkit may lack and Python's wheels may hold.
-NVIDIA_LIBRARIES = ["cublasLt", "cublas", "nccl", "cudnn"]
+NVIDIA_LIBRARIES = ["cublasLt", "cublas", "nccl", "cudnn", "cusparse", "cusparseLt"]
 
 
 def output(command, limit=60):

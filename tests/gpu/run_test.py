@@ -27,7 +27,7 @@ import stages  # noqa: E402
 ROOT = machine.ROOT
 # Headers of these come with a compiler, with CUDA or with NVIDIA's wheels.
 COMPILERS_OWN = re.compile(r"^(libc6-dev|linux-libc-dev|libstdc\+\+-\d+-dev|libgcc-\d+-dev)")
-CUDA_OWN = re.compile(r"^(cuda|cublas|nccl|cudnn|nvml|nvtx3/|mma\.h)")
+CUDA_OWN = re.compile(r"^(cuda|cublas|nccl|cudnn|cusparse|nvml|nvtx3/|mma\.h)")
 
 SMI = """#!/bin/sh
 echo "NVIDIA H100 80GB HBM3, 580.1, 9.0, 81559 MiB, 1980 MHz, 2619 MHz, 700.00 W, 30, 345 MHz, 0 %"

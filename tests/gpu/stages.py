@@ -73,10 +73,10 @@ def find_libraries(run):
     folders, found = [], []
     if third_party := unpacked_third_party(run):
         folders += [f"{third_party}/lib/x86_64-linux-gnu", f"{third_party}/lib"]
-    for name in ("cudart", "cublasLt", "nccl", "cudnn"):
+    for name in ("cudart", "cublasLt", "nccl", "cudnn", "cusparse", "cusparseLt"):
         file, include = machine.library(name)
         if file:
-            # Also of the toolkit: NCCL and cuDNN are loaded by their names.
+            # Also of the toolkit: NCCL, cuDNN and cuSPARSE are loaded by their names.
             folders.append(os.path.dirname(file))
             found.append((name, file, include))
     run.native = {"LD_LIBRARY_PATH": ":".join(

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/host/cudnn.h"
+#include "tests/gpu/host/cusparse.h"
 #include "tests/gpu/host/device_memory.h"
 #include "tests/gpu/host/pinned_count.h"
 #include "tests/gpu/host/streams.h"
@@ -102,6 +103,29 @@ TEST(EngineOnHostExecution, GraphsHoldAttentionByCudnn) {
     EXPECT_EQ(loss, eager.Step().loss) << step;
   }
   EXPECT_EQ(graphs.State(), eager.State());
+}
+
+TEST(EngineOnHostExecution, PrunedProductsAreThoseOfCusparseWhereTheyAreAskedFor) {
+  JobSpec job = TinyJob(2);
+  job.train.pruning.method = "random";
+  job.train.pruning.density = 0.05;
+  for (const char* products : {"auto", "sparse"}) {
+    job.train.pruning.products = products;
+    RandomTokens data(50, 16);
+    DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
+    const int64_t before = host_cuda::CountCusparseCalls().products;
+    run.Step();
+    const bool sparse = std::string(products) == "sparse";
+    // Forward and backward, of four matrices in each of two blocks.
+    EXPECT_EQ(host_cuda::CountCusparseCalls().products - before, sparse ? 2 * 4 * 2 : 0);
+  }
+  // A rank without the library does not go on with other bits than the others have.
+  RandomTokens data(50, 16);
+  DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
+  host_cuda::SetCusparsePresent(false);
+  const auto report = run.trainer->Step();
+  host_cuda::SetCusparsePresent(true);
+  EXPECT_THAT(report.status().message(), HasSubstr("loading libcusparse.so.12"));
 }
 
 TEST(EngineOnHostExecution, AResultIsNotThereBeforeItIsWaitedFor) {

@@ -10,6 +10,7 @@
 
 #include "common/failpoint.h"
 #include "common/spec/peft_spec.h"
+#include "kernels/cuda/cusparse_library.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/checkpoint/testing.h"
@@ -156,6 +157,22 @@ TEST_F(TrainerOnCuda, SparseTrainingFollowsTheCpu) {
   job.train.pruning.method = "rigl";
   job.train.pruning.interval = 2;
   Compare(job, TinyPlan("fp32", 2), data, 4);
+}
+
+// Through steps that choose and exchange weights, in the products of both.
+TEST_F(TrainerOnCuda, PrunedProductsByCusparseFollowTheCpu) {
+  if (const auto library = kernels::cuda::LoadCusparse(); !library.ok()) {
+    GTEST_SKIP() << library.status().ToString();
+  }
+  RandomTokens data(50, 16);
+  JobSpec job = Job(2);
+  job.train.pruning.method = "rigl";
+  job.train.pruning.interval = 2;
+  job.train.pruning.products = "sparse";
+  Compare(job, TinyPlan("fp32", 2), data, 4);
+  job.model.family = "llama";
+  job.train.pruning.method = "random";
+  Compare(job, TinyPlan("fp32", 2), data, 2);
 }
 
 TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {

@@ -8,6 +8,7 @@
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
 #include "worker/engine/techniques/weight_on_device.h"
+#include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
 namespace {
@@ -35,12 +36,13 @@ PrunedProducts::PrunedProducts(const LinearLayer& layer, const PruningSpec& spec
                                const PrunedMode* mode)
     : layer_(layer), spec_(spec), mode_(mode), dense_(layer) {}
 
-Result<double> PrunedProducts::Density() const {
+Result<double> PrunedProducts::Density(const Stream& stream) const {
   std::array<double, 2> counts = {0, 0};
   for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
     const auto mask = mode_->masks.find(i);
     if (mask == mode_->masks.end()) return 1.0;
-    const auto* from = mask->second.As<uint8_t>();
+    WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, mask->second));
+    const auto* from = copy.view().As<uint8_t>();
     const int64_t weights = mask->second.shape.Elements();
     counts[0] += static_cast<double>(weights - std::count(from, from + weights, uint8_t{0}));
     counts[1] += static_cast<double>(weights);
@@ -53,9 +55,11 @@ Result<double> PrunedProducts::Density() const {
 
 Status PrunedProducts::TakeMasks(Context& context) {
   sparse_ = nullptr;
-  if (!mode_->chosen || !UsesSparseProducts(spec_, layer_.compute, 0)) return OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const double density, Density());
-  if (!UsesSparseProducts(spec_, layer_.compute, density)) return OkStatus();
+  const Stream& stream = context.stream;
+  const bool on_cuda = stream.device.type == DeviceType::kCuda;
+  if (!mode_->chosen || !UsesSparseProducts(spec_, layer_.compute, 0, on_cuda)) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const double density, Density(stream));
+  if (!UsesSparseProducts(spec_, layer_.compute, density, on_cuda)) return OkStatus();
   const ParameterSet& parameters = *layer_.parameters;
   int64_t out = 0;
   std::vector<uint16_t> blocks;
@@ -64,7 +68,8 @@ Status PrunedProducts::TakeMasks(Context& context) {
     if (rows % kSide != 0 || columns % kSide != 0) return OkStatus();
     const auto first = blocks.size();
     blocks.resize(first + static_cast<size_t>(rows * columns / (kSide * kSide)));
-    const auto* from = mode_->masks.at(i).As<uint8_t>();
+    WEFT_ASSIGN_OR_RETURN(const HostCopy copy, HostCopy::Of(stream, mode_->masks.at(i)));
+    const auto* from = copy.view().As<uint8_t>();
     for (int64_t row = 0; row < rows; row += kSide) {
       PackBlocks(from + row * columns, columns,
                  &blocks[first + static_cast<size_t>(row * columns / (kSide * kSide))]);
@@ -72,13 +77,21 @@ Status PrunedProducts::TakeMasks(Context& context) {
     out += rows;
   }
   const int64_t in = layer_.in_features;
-  WEFT_ASSIGN_OR_RETURN(sparse_,
-                        kernels::NewSparseWeight(context.stream.device, out, in, layer_.compute));
-  return sparse_->SetMask(context.stream, {blocks.data(), DType::kU16, {out / kSide, in / kSide}});
+  WEFT_ASSIGN_OR_RETURN(sparse_, kernels::NewSparseWeight(stream.device, out, in, layer_.compute,
+                                                          kernels::MaskKind::kUnstructured));
+  TensorView mask(blocks.data(), DType::kU16, {out / kSide, in / kSide});
+  Tensor on_device;
+  if (on_cuda) {
+    WEFT_ASSIGN_OR_RETURN(on_device,
+                          Tensor::New(context, Component::kWorkspace, DType::kU16, mask.shape));
+    WEFT_RETURN_IF_ERROR(Upload(stream, blocks.data(), on_device));
+    mask = on_device;
+  }
+  return sparse_->SetMask(stream, mask);
 }
 
 Status PrunedProducts::Pack(Context& context, Repack what) {
-  if (context.stream.device.type == DeviceType::kCpu && version_ != mode_->version) {
+  if (version_ != mode_->version) {
     WEFT_RETURN_IF_ERROR(TakeMasks(context));
     version_ = mode_->version;
   }
@@ -126,7 +139,9 @@ Status PrunedProducts::InputGradient(Context& context, const OutputGradient& dy,
 
 Status PrunedProducts::WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
                                       std::span<const WeightGradientTarget> targets) const {
-  if (sparse_ == nullptr || mode_->whole_gradients) {
+  // A GPU differentiates by all weights: the technique makes the gradients of pruned ones zero.
+  const bool samples = context.stream.device.type == DeviceType::kCpu;
+  if (sparse_ == nullptr || mode_->whole_gradients || !samples) {
     return dense_.WeightGradient(context, x, dy, targets);
   }
   for (const WeightGradientTarget& to : targets) {

@@ -24,8 +24,8 @@ struct PrunedMode {
 };
 
 /// The products of a layer that multiply by the kept weights alone, where these are few enough
-/// (UsesSparseProducts), and differentiate by them alone. Else they are dense: the zeros are
-/// multiplied too. All tensor-parallel ranks pack a layer together.
+/// (UsesSparseProducts), and on a CPU differentiate by them alone. Else they are dense: the zeros
+/// are multiplied too. All tensor-parallel ranks pack a layer together. New masks are waited for.
 class PrunedProducts : public WeightProducts {
  public:
   /// Both outlive this.
@@ -46,7 +46,7 @@ class PrunedProducts : public WeightProducts {
   Status TakeMasks(Context& context);
   /// Share of the weights of the whole layer that is kept: tensor-parallel ranks, whose parts keep
   /// more or fewer of them, choose the same products. 1 where a weight has no mask.
-  Result<double> Density() const;
+  Result<double> Density(const Stream& stream) const;
 
   LinearLayer layer_;
   PruningSpec spec_;

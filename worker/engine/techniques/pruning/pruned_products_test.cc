@@ -36,17 +36,21 @@ JobSpec JobOf(const std::string& method, const std::string& products, double den
 
 TEST(PrunedProducts, AreOfTheKeptWeightsWhereTheseAreFew) {
   PruningSpec spec;
-  for (const auto& [products, compute, density, sparse] :
-       std::vector<std::tuple<std::string, DType, double, bool>>{
-           {"auto", DType::kF32, 0.05, true},
-           {"auto", DType::kF32, 0.3, true},
-           {"auto", DType::kF32, 0.5, false},
-           {"auto", DType::kBF16, 0.05, false},
-           {"sparse", DType::kBF16, 0.9, true},
-           {"sparse", DType::kF32, 1, false},
-           {"dense", DType::kF32, 0.05, false}}) {
+  // On a CPU, and on a GPU.
+  for (const auto& [products, compute, density, on_cpu, on_cuda] :
+       std::vector<std::tuple<std::string, DType, double, bool, bool>>{
+           {"auto", DType::kF32, 0.05, true, false},
+           {"auto", DType::kF32, 0.3, true, false},
+           {"auto", DType::kF32, 0.5, false, false},
+           {"auto", DType::kBF16, 0.05, false, false},
+           {"sparse", DType::kBF16, 0.9, true, true},
+           {"sparse", DType::kF32, 1, false, false},
+           {"dense", DType::kF32, 0.05, false, false}}) {
     spec.products = products;
-    EXPECT_EQ(UsesSparseProducts(spec, compute, density), sparse) << products << " " << density;
+    EXPECT_EQ(UsesSparseProducts(spec, compute, density, false), on_cpu)
+        << products << " " << density;
+    EXPECT_EQ(UsesSparseProducts(spec, compute, density, true), on_cuda)
+        << products << " " << density;
   }
 }
 
@@ -136,6 +140,27 @@ TEST(PrunedProducts, AreInThePredictedMemoryAndTime) {
       EXPECT_FALSE(TechniqueProductsOf(job.train, true).any()) << "on GPUs they are dense";
     }
   }
+}
+
+// Estimates: the planner expects cuSPARSE to pay at the lowest densities alone, in bf16 at lower
+// ones, and says how much longer a step takes where it does not.
+TEST(PrunedProducts, OfGpusAreExpectedToPayWhereFewWeightsAreKept) {
+  JobSpec job = JobOf("magnitude", "sparse");
+  const auto seconds = [&](const std::string& precision, double density) {
+    job.train.precision = precision;
+    job.train.pruning.density = density;
+    return TechniqueProductsOf(job.train, true).seconds_share;
+  };
+  EXPECT_LT(seconds("fp32", 0.01), 0.7);
+  EXPECT_GT(seconds("fp32", 0.01), 1.0 / 3) << "gradients of weights are dense";
+  EXPECT_NEAR(seconds("fp32", 0.02), 1, 1e-12);
+  EXPECT_GT(seconds("fp32", 0.2), 3);
+  EXPECT_LT(seconds("bf16", 0.001), 0.7);
+  EXPECT_GT(seconds("bf16", 0.01), 1);
+  // Twice a value, a column and a place.
+  job.train.precision = "fp32";
+  job.train.pruning.density = 0.01;
+  EXPECT_NEAR(TechniqueProductsOf(job.train, true).operand_bytes, 2 * 0.01 * 12, 1e-12);
 }
 
 }  // namespace

@@ -75,6 +75,11 @@ class Pruning : public Technique {
     return sparse_ ? &factory_ : nullptr;
   }
 
+  std::string_view WhyNoGraphs() const override {
+    return sparse_ && spec_.products == "sparse" ? "kept weights are listed in some steps alone"
+                                                 : "";
+  }
+
   Status OnTraining(const TrainingParts& parts) override {
     parts_ = parts;
     shards_.emplace(&parts_);

@@ -42,7 +42,7 @@ bool MayHaveSparseProducts(const JobSpec& job) {
   if (!Prunes(job) || job.train.pruning.density >= 1) return false;
   const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
   return precision != nullptr && MayUseSparseProducts(job.train) &&
-         UsesSparseProducts(job.train.pruning, precision->products, 0);
+         UsesSparseProducts(job.train.pruning, precision->products, 0, /*on_cuda=*/false);
 }
 
 const Feature kPruning = {
@@ -112,7 +112,7 @@ Status CheckRounds(const PruningSpec& spec, int64_t steps) {
 
 /// Of the steps, those of a lottery ticket's trainings that keep too many weights; of other methods
 /// the one in which they are chosen.
-double DenseShare(const TrainSpec& train) {
+double DenseShare(const TrainSpec& train, bool on_cuda) {
   const PruningSpec& spec = train.pruning;
   const auto steps = static_cast<double>(train.steps);
   if (spec.method != "lottery_ticket") return 1 / steps;
@@ -120,10 +120,31 @@ double DenseShare(const TrainSpec& train) {
   const DType compute = PrecisionOf(train.precision).products;
   for (int64_t round = 1; round <= rounds.rounds; ++round) {
     const double power = static_cast<double>(round) / static_cast<double>(rounds.rounds);
-    if (!UsesSparseProducts(spec, compute, std::pow(spec.density, power))) continue;
+    if (!UsesSparseProducts(spec, compute, std::pow(spec.density, power), on_cuda)) continue;
     return static_cast<double>(rounds.steps + (round - 1) * rounds.Length()) / steps;
   }
   return 1;
+}
+
+/// Those of cuSPARSE. A device has two matrices in CSR: of each kept weight a value, a column and
+/// the place to take the value from.
+TechniqueProducts ProductsInCsr(const TrainSpec& train, DType compute) {
+  const double density = train.pruning.density;
+  const bool is_f32 = compute == DType::kF32;
+  // Estimated, not measured: the density at which they take as long as dense ones. In fp32 it is
+  // what Gale et al. 2020 (arXiv 2006.10901) report of the vendor's library on a V100, from memory:
+  // 14 times fewer elements than 0.29. Tensor cores multiply dense matrices of 16 bits some 15
+  // times as fast, while CSR reads half as many bytes of values and of the dense matrix.
+  const double even = is_f32 ? 0.02 : 0.0025;
+  constexpr double kLeast = 0.1;
+  const double share = std::max(kLeast, density / even);
+  // The third product, the gradient of the weights, is dense.
+  return {.operand_bytes = 2 * density * ((is_f32 ? 4 : 2) + 4 + 4),
+          .dense_share = DenseShare(train, /*on_cuda=*/true),
+          .uploads_at_once = true,
+          .brings_weights = true,
+          .attention = true,
+          .seconds_share = (2 * share + 1) / 3};
 }
 
 /// How often ranks gather a matrix in a step, in the mean, by what they have parts of
@@ -243,22 +264,23 @@ class PruningCost : public TechniqueCost {
     }
   }
 
-  // Both products with a weight have a list of the columns that count: of each a value in f32 and
-  // two bytes, but one of the latter for two neighbours in a column, and heads of the lists.
+  // On a CPU both products with a weight have a list of the columns that count: of each a value in
+  // f32 and two bytes, but one of the latter for two neighbours in a column, and heads of the
+  // lists.
   TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
     const PruningSpec& spec = train.pruning;
     if (spec.method == "none") return {};
     const DType compute = PrecisionOf(train.precision).products;
-    if (on_cuda || !MayUseSparseProducts(train) ||
-        !UsesSparseProducts(spec, compute, spec.density)) {
+    if (!MayUseSparseProducts(train) || !UsesSparseProducts(spec, compute, spec.density, on_cuda)) {
       return {.uploads_at_once = true};
     }
+    if (on_cuda) return ProductsInCsr(train, compute);
     constexpr double kHeads = 0.035;
     // Packing and unpacking of what is multiplied, and a multiply-add of a list against a dense
     // one.
     constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
     return {.operand_bytes = 2 * (spec.density * (4 + 2 - spec.density) + kHeads),
-            .dense_share = DenseShare(train),
+            .dense_share = DenseShare(train, on_cuda),
             .uploads_at_once = true,
             .brings_weights = true,
             .attention = true,
@@ -322,13 +344,13 @@ bool MayUseSparseProducts(const TrainSpec& train) {
          PrecisionOf(train.precision).block_products == nullptr;
 }
 
-bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density) {
+bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, bool on_cuda) {
   if (density >= 1) return false;
   if (spec.products == "sparse") return true;
   // Of more the lists of what is kept cost what they save. In bf16 dense products have instructions
-  // of their own on some processors.
+  // of their own on some processors. On GPUs nothing is measured: they have to be asked for.
   constexpr double kDensest = 0.3;
-  return spec.products == "auto" && compute == DType::kF32 && density <= kDensest;
+  return spec.products == "auto" && !on_cuda && compute == DType::kF32 && density <= kDensest;
 }
 
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,
