@@ -98,6 +98,13 @@ const std::map<std::string, std::string>& Methods() {
 
 Status CheckKeys(const Json& config) {
   for (const auto& [key, value] : config.items()) {
+    if (key == "target_parameters" && !IsUnset(value)) {
+      return InvalidError(
+          HasField(key, value) +
+          ", tensors of all experts of a layer in transformers 5, where two weights "
+          "of an expert share a factor; hint: an adapter of w1, w2 and w3 "
+          "(target_modules), which transformers 4 and Weft train");
+    }
     if (!KnownKeys().contains(key) && !IsUnset(value)) return NotComputed(key, value);
     if (key == "bias" && value != "none" && value != "all" && !value.is_null()) {
       return NotComputed(key, value);
