@@ -96,7 +96,10 @@ std::vector<AdapterCase> Cases() {
     }
     if (family != "gpt2") add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
     if (experts) {
-      add("experts", [](PeftSpec& spec) { spec.target_modules = {"w1", "w2", "w3"}; });
+      add("experts", [](PeftSpec& spec) {
+        spec.target_modules = {"w1", "w2", "w3"};
+        spec.use_rslora = true;
+      });
       continue;
     }
     if (family != "vit") {
