@@ -117,6 +117,8 @@ TEST(PeftAdapter, ConfigurationsOfPeftAreRead) {
   const PeftSpec ia3 = AdaptedModel("llama/ia3").peft;
   EXPECT_EQ(ia3.method, "ia3");
   EXPECT_THAT(ia3.feedforward_modules, ElementsAre("down_proj"));
+  EXPECT_THAT(AdaptedModel("mixtral/experts").peft.target_modules,
+              ::testing::UnorderedElementsAre("w1", "w2", "w3"));
   EXPECT_EQ(AdaptedModel("llama/miss").peft.method, "miss");
   const PeftSpec loha = AdaptedModel("llama/loha").peft;
   EXPECT_EQ(loha.method, "loha");
@@ -283,6 +285,11 @@ TEST(PeftAdapter, SettingsThatAreNotComputedAreRefusedByName) {
               HasSubstr("peft_type \"HRA\"; LORA, ADALORA, LOHA, LOKR, OFT, VERA, "
                         "IA3, MISS, TRAINABLE_TOKENS, LN_TUNING, PROMPT_TUNING, P_TUNING and "
                         "PREFIX_TUNING are imported"));
+  Folder fused;
+  fused.config["target_parameters"] = {"gate_up_proj", "down_proj"};
+  EXPECT_THAT(
+      fused.Refusal(),
+      HasSubstr("target_parameters [\"gate_up_proj\",\"down_proj\"], tensors of all experts"));
   // What the file must have then.
   Folder patterns;
   patterns.config["rank_pattern"] = {{"c_attn", 2}};
@@ -565,6 +572,25 @@ TEST(PeftAdapter, CutAndChangedFilesAreRefused) {
     ASSERT_TRUE(WriteFileAtomic(env, kWeights, whole).ok());
     EXPECT_FALSE(ReadAdapterConfig(env, "/adapter", BaseOf("gpt2")).ok()) << text;
   }
+}
+
+TEST(PeftAdapter, TheRootOfTheRankOfExpertsIsWrittenInAlpha) {
+  ModelSpec model = BaseOf("mixtral/experts");
+  model.peft.method = "lora";
+  model.peft.rank = 4;
+  model.peft.alpha = 8;
+  model.peft.use_rslora = true;
+  const auto exported = [&](const std::vector<std::string>& targets) {
+    model.peft.target_modules = targets;
+    FaultEnv env;
+    EXPECT_TRUE(ExportZeros(env, model).ok());
+    return *ParseJson(*ReadFile(env, kConfig));
+  };
+  const Json experts = exported({"w1", "w2", "w3"}), attention = exported({"q_proj"});
+  EXPECT_EQ(experts["lora_alpha"], 16);
+  EXPECT_EQ(experts["use_rslora"], false);
+  EXPECT_EQ(attention["lora_alpha"], 8);
+  EXPECT_EQ(attention["use_rslora"], true);
 }
 
 TEST(PeftAdapter, NamesThatPeftWouldTakeForMoreAreWrittenWhole) {

@@ -1,6 +1,7 @@
 #include "common/formats/peft_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -98,6 +99,13 @@ const std::map<std::string, std::string>& Methods() {
 
 Status CheckKeys(const Json& config) {
   for (const auto& [key, value] : config.items()) {
+    if (key == "target_parameters" && !IsUnset(value)) {
+      return InvalidError(
+          HasField(key, value) +
+          ", tensors of all experts of a layer in transformers 5, where two weights "
+          "of an expert share a factor; hint: an adapter of w1, w2 and w3 "
+          "(target_modules), which transformers 4 and Weft train");
+    }
     if (!KnownKeys().contains(key) && !IsUnset(value)) return NotComputed(key, value);
     if (key == "bias" && value != "none" && value != "all" && !value.is_null()) {
       return NotComputed(key, value);
@@ -241,6 +249,22 @@ void AddLora(const PeftSpec& spec, Json& config) {
   config["init_lora_weights"] = from_weights ? Json(spec.init) : Json(true);
 }
 
+bool HasAdaptedExperts(const ModelSpec& model) {
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
+      if (weight.expert >= 0 && !AdaptersOf(model, weight).empty()) return true;
+    }
+  }
+  return false;
+}
+
+/// Writes the scale alpha / sqrt(rank) as one of alpha / rank. With transformers 5 peft makes one
+/// adapter of two of an expert, with twice the rank and alpha, which keeps the latter alone.
+void ScaleByRank(const PeftSpec& spec, Json& config) {
+  config["use_rslora"] = false;
+  config["lora_alpha"] = spec.alpha * std::sqrt(static_cast<double>(spec.rank));
+}
+
 void AddIa3(const ModelSpec& model, Json& config) {
   config["peft_type"] = "IA3";
   config["feedforward_modules"] = Json::array();
@@ -317,6 +341,10 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   if (model.peft.method == "lora") {
     if (model.family == "gpt2" && model.peft.init == "olora") return NotOfConv1D("olora");
     AddLora(model.peft, config);
+    const bool patterns = !model.peft.rank_pattern.empty() || !model.peft.alpha_pattern.empty();
+    if (model.peft.use_rslora && !patterns && HasAdaptedExperts(model)) {
+      ScaleByRank(model.peft, config);
+    }
   } else if (model.peft.method == "adalora") {
     AddAdaLora(model.peft, origin.steps, kept, config);
   } else if (model.peft.method == "ia3") {

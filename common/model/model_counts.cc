@@ -98,7 +98,7 @@ bool ReadsTheSame(const ParameterInfo& parameter, const ParameterInfo& before) {
 }
 
 /// The products of the layers with roles that `which` says, of weights and of what is in their
-/// place or besides.
+/// place or besides. Of experts those of one.
 template <class Which>
 std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which) {
   const ModelSpec& model = shape.spec;
@@ -130,6 +130,7 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     };
     const ParameterInfo* before = nullptr;
     for (const ParameterInfo& parameter : block) {
+      if (parameter.expert > 0) continue;  // as the first one
       if (before == nullptr || !ReadsTheSame(parameter, *before)) {
         reached = reached || std::exchange(trains_layer, false);
       }
@@ -318,6 +319,13 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
   const auto add_mlp = [&](ParameterRole role, int64_t in, int64_t out) {
     if (model.experts == 0) return add_in_blocks(role, in, out, is(role));
+    if (shape.has_adapters) {
+      for (const BlockProduct& of : ProductsOfBlocks(shape, is(role))) {
+        add(role, rows, of.in, of.out, experts * of.forward, experts * of.input,
+            experts * of.weight, of.of_adapter);
+      }
+      return;
+    }
     add(role, rows, in, out, experts * model.layers, experts * backward,
         experts * LayersTraining(shape, is(role)));
   };

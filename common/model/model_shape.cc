@@ -100,6 +100,7 @@ std::optional<SavedTensor> FirstSaved(const ModelSpec& model, const ParameterInf
   if (IsAttention(parameter.role)) return grafted ? std::nullopt : std::optional(kNorm1);
   if (!IsMlp(parameter.role)) return std::nullopt;
   if (grafted) return kMlpGrafts;
+  if (model.experts > 0) return kRoute;
   return parameter.role == ParameterRole::kMlpUp ? kNorm2 : kMlpBeforeActivation;
 }
 

@@ -168,11 +168,15 @@ struct ProductBytes {
         inputs.format() == nullptr ? 0 : tokens * inputs.format()->element_bytes;
     const ProductNumbers numbers =
         WorkspaceOfProducts(inputs.shape.spec, sub_layer, inputs.shape.TensorColumns());
-    return {.forward = bytes * (numbers.forward + of_job.forward),
-            .backward = bytes * (numbers.backward + of_job.backward),
-            .deferred = bytes * (numbers.deferred + of_job.deferred),
+    // Experts compute one after the other; what is deferred is of all rows.
+    const bool of_mlp = sub_layer == SubLayer::kMlp;
+    const int64_t rows = of_mlp ? RowsOfOneExpert(inputs.shape) : 1;
+    const int64_t all_rows = of_mlp ? inputs.shape.ExpertRows() : 1;
+    return {.forward = bytes * (rows * numbers.forward + of_job.forward),
+            .backward = bytes * (rows * numbers.backward + of_job.backward),
+            .deferred = bytes * (all_rows * numbers.deferred + of_job.deferred),
             .weights = kF32 * (numbers.weights + of_job.weights),
-            .in_format = code_bytes * (numbers.in_format + of_job.in_format)};
+            .in_format = code_bytes * (rows * numbers.in_format + of_job.in_format)};
   }
 };
 
@@ -287,7 +291,7 @@ int64_t DeferredBytes(const MemoryInputs& inputs) {
     // come from other ranks.
     const int64_t rows = inputs.shape.ExpertRows(), c = model.width;
     const int64_t received = inputs.shape.expert_ranks > 1 ? rows * c : 0;
-    return DeferredBytesInFormat(inputs) +
+    return DeferredBytesInFormat(inputs) + ProductBytes(inputs).deferred() +
            tokens * ElementOf(inputs) *
                (c + (QkvWidth(model) + rows * MlpWidth(model)) / inputs.shape.tensor +
                 model.experts + received);
@@ -330,8 +334,9 @@ int64_t DeferredMlpWorkspace(const MemoryInputs& inputs, const PassSizes& size,
   // the router reads; attention has none yet.
   const int64_t tokens = inputs.micro_batch * inputs.sequence_length;
   const int64_t whole = std::max(size.row, size.gathered);
-  const int64_t bytes = DeferredBytes(inputs) - whole - size.qkv + whole * shape.ExpertRows() +
-                        size.row + kF32 * tokens * shape.spec.experts_per_token;
+  const int64_t bytes = DeferredBytes(inputs) - ProductBytes(inputs).attention.deferred - whole -
+                        size.qkv + whole * shape.ExpertRows() + size.row +
+                        kF32 * tokens * shape.spec.experts_per_token;
   if (inputs.format() == nullptr) return bytes + whole;
   // The gradient for what the router reads, or before it that of the last expert by rows.
   const int64_t by_rows = size.active + InFormat(inputs, whole * RowsOfOneExpert(shape));

@@ -32,6 +32,12 @@ bool TrainsRouter(const ModelSpec& model) {
   });
 }
 
+/// Whether the backward pass reads the result of the second norm. Experts keep copies of its rows,
+/// so that of a mixture is read for the router alone.
+bool ReadsNorm2(const ModelShape& shape) {
+  return shape.spec.experts > 0 ? TrainsRouter(shape.spec) : shape.trained_products.up;
+}
+
 /// Adds `held` bytes of a tensor to those of the inputs of products that `sum` counts apart.
 void AddProductInput(SavedTensor tensor, int64_t held, bool compressed, int64_t expert_ranks,
                      BlockBytes::Kept& sum) {
@@ -100,7 +106,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   add_grafts(kAttentionGrafts, SubLayer::kAttention);
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({kBranch1, c, true});
-  add_norm(kResidual2, kNorm2Statistics, kNorm2, post || trained.up || TrainsRouter(model));
+  add_norm(kResidual2, kNorm2Statistics, kNorm2, post || ReadsNorm2(shape));
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({kRoute, RouteNumbers(model), false});
@@ -166,7 +172,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
   bytes.plain = kept(0);
   const bool pre = NormPositionOf(model) == "pre";
   if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
-  if (pre && !inputs.shape.trained_products.up && !TrainsRouter(model)) bytes.unsaved = size.row;
+  if (pre && !ReadsNorm2(inputs.shape)) bytes.unsaved = size.row;
   // What a graft makes besides the MLP's result, and the sum of both; a graft that reads that
   // result has saved it.
   if (SavedByGrafts(model, SubLayer::kMlp) > 0) {

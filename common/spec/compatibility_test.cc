@@ -397,6 +397,11 @@ const std::map<const Feature*, Change>& Changes() {
          job.model.experts = 4;
          Lora(job).modules_to_save = {"*.experts.0.*"};
        }},
+      {FeatureOf("peft", 19),
+       [](JobSpec& job) {
+         job.model.experts = 4;
+         Lora(job).target_modules = {"w1", "w2", "w3"};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -6,6 +6,15 @@
 #include <vector>
 
 namespace weft::testing {
+namespace {
+
+/// All linear layers that any adapter goes with: not those of experts.
+std::vector<std::string> LinearLayers(const JobSpec& job) {
+  if (job.model.experts > 0) return {"q_proj", "k_proj", "v_proj", "o_proj"};
+  return {"all-linear"};
+}
+
+}  // namespace
 
 Choice Lora(bool everywhere) {
   return {everywhere ? "lora everywhere" : "lora", Effect::kOwnTraining, [=](JobSpec& job) {
@@ -30,7 +39,7 @@ Choice LoraFrom(const Methods& inits) {
             job.model.peft.rank = 4;
             job.model.peft.init = inits.Of(job);
             job.model.peft.dropout = 0.2;
-            job.model.peft.target_modules = {"all-linear"};
+            job.model.peft.target_modules = LinearLayers(job);
           }};
 }
 
@@ -49,7 +58,7 @@ Choice JointAdapters() {
             PeftSpec& peft = job.model.peft;
             peft.method = "lora";
             peft.rank = 4;
-            peft.target_modules = {"all-linear"};
+            peft.target_modules = LinearLayers(job);
             peft.adapters.resize(2);
             peft.adapters[0].name = "one";
             peft.adapters[1].name = "two";

@@ -22,13 +22,14 @@ Of each family there is each method that peft has for it and that the engine tra
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
 the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a
-vit, whose modules have other names there: these are of 4.57. Another processor gives other last bits.
+vit, whose modules have other names there, and of experts, which are one tensor there: these are of 4.57. Another processor gives other last bits.
 """
 
 import json
 import sys
 
 import torch
+import transformers
 from peft import (
     AdaLoraConfig, IA3Config, LNTuningConfig, LoHaConfig, LoKrConfig, LoraConfig, MissConfig, OFTConfig,
     PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig,
@@ -102,6 +103,10 @@ CASES = {
                              bias="all"),
     "qwen2/dora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], use_dora=True),
     "mixtral/lora": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj", "o_proj"]),
+    "mixtral/experts": LoraConfig(r=2, lora_alpha=4, target_modules=["w1", "w2", "w3"]),
+    "mixtral/experts_and_attention": LoraConfig(
+        r=2, lora_alpha=4, target_modules=["k_proj", "w1", "w2"], rank_pattern={"w2": 3},
+        use_rslora=True),
     "gpt2/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"],
                               trainable_token_indices=TOKENS, fan_in_fan_out=True),
     "llama/tokens": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"],
@@ -291,7 +296,7 @@ def save_adapter(model, folder):
 def load_base(family, windowed=True):
     torch.manual_seed(2)
     settings = {}
-    if family == "mixtral":
+    if family == "mixtral" and not transformers.__version__.startswith("4."):
         settings["experts_implementation"] = "eager"  # other products of experts take no float64
     if family == "mistral" and not windowed:
         settings["sliding_window"] = None

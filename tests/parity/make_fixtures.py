@@ -72,8 +72,10 @@ def objective_of(model, tokens, targets):
     if not isinstance(model, MixtralForCausalLM):
         return loss_of(model, tokens, targets)[1]
     config, routed = model.config, []
-    hooks = [layer.mlp.gate.register_forward_hook(lambda _, __, out: routed.append(out))
-             for layer in model.model.layers]
+    # Transformers 4 names a mixture otherwise, as files do.
+    mixtures = [getattr(layer, "mlp", None) or layer.block_sparse_moe for layer in model.model.layers]
+    hooks = [mixture.gate.register_forward_hook(lambda _, __, out: routed.append(out))
+             for mixture in mixtures]
     loss = loss_of(model, tokens, targets)[1]
     for hook in hooks:
         hook.remove()

@@ -50,6 +50,7 @@ int64_t ParameterList::Register(std::string name, Shape shape, ParameterRole rol
   parameter.in_place_of = std::move(options.in_place_of);
   parameter.adapter_of = std::move(options.adapter_of);
   parameter.adapter = options.adapter;
+  parameter.expert = options.expert;
   parameter.row_part = options.row_part;
   parameter.row_parts = options.row_parts;
   parameter.replicated = options.replicated;

@@ -110,6 +110,7 @@ struct ParameterOptions {
   /// The weight that its layer has this tensor besides, and which side of it this shares.
   std::string adapter_of = {};
   AdapterSide adapter = AdapterSide::kNone;
+  int64_t expert = -1;   ///< ParameterAttributes::expert
   int64_t row_part = 0;  ///< ParameterAttributes::row_part, of
   int64_t row_parts = 1;
   bool replicated = false;      ///< ParameterAttributes::replicated: where values are sharded,

@@ -299,6 +299,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora.peft.method = lora_of_llama.peft.method = "lora";
   lora.peft.target_modules = {"all-linear"};
   lora_of_llama.family = "llama";
+  ModelSpec lora_of_experts = Mixtral(2, 64);
+  lora_of_experts.peft = lora.peft;
   ModelSpec loha = lora, oft = lora_of_llama, two = gpt2, two_of_llama = lora_of_llama;
   SetTwoAdapters(two);
   SetTwoAdapters(two_of_llama);
@@ -315,6 +317,7 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
                           pixelfly,
                           lora,
                           lora_of_llama,
+                          lora_of_experts,
                           two,
                           two_of_llama,
                           loha,

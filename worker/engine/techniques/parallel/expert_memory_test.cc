@@ -125,6 +125,22 @@ TEST(ExpertMemory, WhatIsFrozenTakesNoGradients) {
   }
 }
 
+// What is between the factors is of one expert at a time, and deferred of all.
+TEST(ExpertMemory, AdaptersOfExpertsTakeWhatIsPredicted) {
+  for (const ExpertRunConfig& config : std::vector<ExpertRunConfig>{
+           {2, 2}, {4, 4, 0, "recompute", "bf16"}, {4, 2, 0, "keep", "fp32", 3}}) {
+    SCOPED_TRACE(NameOf(config));
+    MeshCase c = EvenCaseOf(config);
+    c.job.model.peft.method = "lora";
+    c.job.model.peft.rank = 16;
+    c.job.model.peft.target_modules = {"all-linear"};
+    const MemoryBreakdown predicted = PredictedFor(InputsOf(c));
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      ExpectNear(own.reports.back().peak_memory, predicted);
+    }
+  }
+}
+
 // Other choices take no more than that, and with a capacity less.
 TEST(ExpertMemory, NoMoreIsTakenThanPredictedWhateverTheChoices) {
   for (const double capacity : {0.0, 1.0}) {

@@ -109,18 +109,22 @@ ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer) {
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     LayerNumbers layer;
     int64_t deferred = 0;
+    // Once the first layer of an expert is differentiated, nothing reads its activation any more.
+    int64_t active = 0;
     const auto end_layer = [&] {
       const LayerWorkspace own = layer.Workspace(model.peft);
       most.forward = std::max(most.forward, own.forward);
-      most.backward = std::max(most.backward, own.backward);
+      most.backward = std::max(most.backward, own.backward - active);
       most.in_format = std::max(most.in_format, own.in_format);
       deferred += own.deferred;
       layer = {};
     };
     for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
       const bool here = sub_layer == SubLayer::kMlp ? IsMlp(weight.role) : IsAttention(weight.role);
-      if (!here || !weight.block_matrix()) continue;
+      // Experts are alike, and compute one after the other.
+      if (!here || !weight.block_matrix() || weight.expert > 0) continue;
       if (!weight.stacked) end_layer();
+      active = weight.expert == 0 && weight.role == ParameterRole::kMlpUp ? MlpWidth(model) : 0;
       layer.Add(model, weight);
       if (weight.role == ParameterRole::kMlpUp) layer.spare = SpareOfMlp(model, block);
     }

@@ -325,6 +325,7 @@ TEST(JointAdaptersTest, ExpertParallelRanksFollowOne) {
   c.job.train.steps = 4;
   c.job.train.gradient_clip_norm = 0.02;
   c.job.model.experts = 4;
+  c.job.model.peft.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
   // Ranks have two and three passes of an evaluation, and each takes part in those of the other.
   c.job.train.eval_sequences = 5 * kAdapters;
   c.tokens = [job = c.job] { return SourcesOf(job); };

@@ -177,6 +177,16 @@ const Feature kSettings[] = {
            return "model.peft.modules_to_save, which names " + UnevenSaved(job.model);
          },
      .of_folder = true},
+    {.name = "adapters of experts",
+     .setting = "model.peft.target_modules with experts",
+     .asked = [](const JobSpec& job) { return AdaptsExperts(job.model); },
+     .shown =
+         [](const JobSpec& job) {
+           return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
+                                                                  : "model.peft.target_regex") +
+                  " with experts";
+         },
+     .of_folder = true},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -197,6 +207,10 @@ const Feature& kDroppedDora = kSettings[15];
 const Feature& kPrefixOfStages = kSettings[16];
 const Feature& kFactorsComeAndGo = kSettings[17];
 const Feature& kSavesSomeExperts = kSettings[18];
+const Feature& kAdaptsExperts = kSettings[19];
+
+constexpr std::string_view kNotOfFusedExperts =
+    "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
 
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
@@ -240,6 +254,15 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kSavesSomeExperts, &kExpertParallel,
                   "expert-parallel ranks train all experts of a layer, or none",
                   "all of them, or resources.expert_parallel 1"});
+  rows.push_back({&kAdaptsExperts, &kJointAdapters,
+                  "the rows of an expert are not in the order of the adapters",
+                  "the layers of the attention in model.peft.target_modules"});
+  rows.push_back({&kAdaptsExperts, &kDropsInputs,
+                  "masks are drawn by position in the batch, and the choices of the router say "
+                  "which rows an expert gets",
+                  "model.peft.dropout 0"});
+  rows.push_back({&kAdaptsExperts, &kDora, kNotOfFusedExperts, "model.peft.use_dora false"});
+  rows.push_back({&kAdaptsExperts, &kDecomposes, kNotOfFusedExperts, "model.peft.init default"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});

@@ -18,12 +18,12 @@
 namespace weft {
 namespace {
 
-/// The weights of the layers of blocks, except experts.
+/// The weights of the layers of blocks, and those of experts.
 std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   std::vector<ParameterInfo> weights;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     for (ParameterInfo& parameter : PlainBlockParameters(model, block)) {
-      if (parameter.block_matrix() && parameter.expert < 0) weights.push_back(std::move(parameter));
+      if (parameter.block_matrix()) weights.push_back(std::move(parameter));
     }
   }
   return weights;
@@ -78,6 +78,32 @@ Status CheckSaved(const ModelSpec& model) {
     const std::string nearest = NearestName(module, modules);
     return InvalidError("model.peft.modules_to_save '" + module + "' names nothing of the model" +
                         (nearest.empty() ? "" : "; hint: did you mean '" + nearest + "'?"));
+  }
+  return OkStatus();
+}
+
+/// kInvalid where the experts of a layer have different adapters.
+Status CheckExpertsAlike(const ModelSpec& model) {
+  const PeftSpec& spec = model.peft;
+  std::vector<ParameterInfo> first;  // the weights of the first expert of the block
+  size_t next = 0;
+  for (const ParameterInfo& weight : BlockWeights(model)) {
+    if (weight.expert < 0) continue;
+    if (weight.expert == 0) {
+      if (!first.empty() && first.back().block != weight.block) first.clear();
+      first.push_back(weight);
+      continue;
+    }
+    const ParameterInfo& same = first[next++ % first.size()];
+    const bool adapts = IsTarget(model, weight);
+    const bool alike = adapts == IsTarget(model, same) &&
+                       (!adapts || (RankOf(spec, weight.name) == RankOf(spec, same.name) &&
+                                    LoraScale(spec, weight.name) == LoraScale(spec, same.name)));
+    if (alike) continue;
+    return InvalidError("model.peft adapts " + LayerOf(weight.name) + " otherwise than " +
+                        LayerOf(same.name) +
+                        ", and the experts of a layer have adapters alike, as transformers 5 has "
+                        "them in one tensor; hint: names without the number of an expert (w1)");
   }
   return OkStatus();
 }
@@ -162,6 +188,7 @@ Status CheckPeftNames(const ModelSpec& model) {
     if (!(alpha < 0)) continue;
     return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
   }
+  if (spec.method == "lora") WEFT_RETURN_IF_ERROR(CheckExpertsAlike(model));
   for (const ParameterInfo& weight : BlockWeights(model)) {
     if (!IsTarget(model, weight)) continue;
     if (ScalesInputs(model, weight) && !EndsSubLayer(weight.role)) {
