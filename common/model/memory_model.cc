@@ -119,8 +119,8 @@ int64_t FragmentationOfTables(const MemoryInputs& inputs) {
   return kF32 * inputs.shape.PaddedClasses() * EmbeddingWidth(inputs.shape.spec);
 }
 
-/// Copies in bf16 of gradients on their way to other ranks: of two buckets or units where the
-/// memory of these goes once they are reduced, and else of all.
+/// Copies in bf16 of gradients on their way to other ranks: of two or three buckets or units where
+/// the memory of these goes once they are reduced, and else of all.
 int64_t ReducedCopyBytes(const MemoryInputs& inputs) {
   if (!inputs.bf16_reductions || inputs.ranks == 1) return 0;
   const int64_t gradients = inputs.zero_stage > 2   ? inputs.sharded.open_gradients.in_transfer

@@ -14,7 +14,7 @@ namespace weft::engine {
 
 /// What the ranks of a training exchange in a step, over every axis of the mesh; where there is one
 /// rank it does nothing. All ranks make the same calls in the same order. Waiting is charged to
-/// PhaseSeconds::communication_exposed. Not thread-safe.
+/// PhaseSeconds::communication_exposed, but for that of SplitDerived. Not thread-safe.
 class TrainingRanks {
  public:
   explicit TrainingRanks(const TrainerParts& parts) : parts_(parts) {}
@@ -44,7 +44,7 @@ class TrainingRanks {
   Status FinishGradients(PhaseSeconds& seconds) const;
 
   /// Calls `split` for all derived parameters, see GradientReducer::SplitDerived. Charges nothing:
-  /// it is for the most part work.
+  /// what it waits for is among its work, and the caller charges both as one phase.
   Status SplitDerived(const GradientReducer::Split& split) const;
 
   /// Where ranks update different parts: what they have updated goes to all of them.

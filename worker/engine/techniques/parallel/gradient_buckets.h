@@ -13,7 +13,8 @@ struct GradientBucket {
   int64_t end = 0;          ///< One past the last.
   int64_t parameters = 0;   ///< In it, of those whose gradients the backward pass computes.
   bool of_experts = false;  ///< All of it, with expert parallelism (ParameterList::SetExpertRank).
-  bool of_derived = false;  ///< A derived matrix is in it: each rank wants all sums.
+  bool of_derived = false;  ///< A derived matrix is in it: its sums are needed whole (SplitDerived
+                            ///< where gradients are placed).
   bool updated = false;     ///< Something in it is updated.
 };
 
