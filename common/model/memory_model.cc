@@ -102,12 +102,26 @@ int64_t HostValueBytes(const MemoryInputs& inputs) {
   return ValueBytes(inputs) - KeptValueBytes(inputs);
 }
 
-/// State of what is kept on the device: AdamW's, and averages, are of this many bytes a number.
+/// Masks of what is kept on the device: of the matrices of blocks alone.
+int64_t KeptMaskBytes(const MemoryInputs& inputs) {
+  if (inputs.optimizer.replicated == 0) return 0;
+  const ModelShape& shape = inputs.shape;
+  int64_t all = 0;
+  for (const StreamedUnit& unit :
+       StreamedUnits(shape.spec, shape.tensor, shape.tensor_rows, shape.expert_ranks)) {
+    all += unit.trained_of_block;
+  }
+  return all == 0 ? 0 : inputs.optimizer.replicated * inputs.kept.trained_of_block / all;
+}
+
+/// State of what is kept on the device: AdamW's, and averages, are of as many bytes for each
+/// number.
 int64_t KeptStateBytes(const MemoryInputs& inputs) {
   if (inputs.kept.trained == 0) return 0;
   const double share =
       static_cast<double>(inputs.kept.trained) / static_cast<double>(inputs.shape.trained);
-  return static_cast<int64_t>(share * static_cast<double>(inputs.optimizer.state));
+  const int64_t moments = inputs.optimizer.state - inputs.optimizer.replicated;
+  return static_cast<int64_t>(share * static_cast<double>(moments)) + KeptMaskBytes(inputs);
 }
 
 /// The same where gradients of tables take and give back their places among activations, or
@@ -342,7 +356,9 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   // What comes up is in the arena, and so is what is gathered, except what kernels make of it.
   const bool made = inputs.technique_products.brings_weights &&
                     (inputs.offload_optimizer || inputs.SharesParameters());
-  const int64_t of_kernels = KernelScratch(inputs) + (made ? TechniqueOperandBytes(inputs) : 0);
+  const int64_t of_techniques =
+      made ? TechniqueOperandBytes(inputs) : TechniqueOperandsBeyondDense(inputs);
+  const int64_t of_kernels = KernelScratch(inputs) + of_techniques;
   if (inputs.offload_optimizer) return of_kernels;
   if (inputs.format() == nullptr) {
     return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + of_kernels;

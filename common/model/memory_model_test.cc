@@ -7,6 +7,7 @@
 
 #include "common/model/gradient_bytes.h"
 #include "common/model/memory_inputs.h"
+#include "common/model/operand_memory.h"
 
 namespace weft {
 namespace {
@@ -320,6 +321,24 @@ TEST(BytesOutsideArena, HaveTheSparseWeightsOfOneGatheredBlock) {
   const int64_t of_block = kMlpsOfGpt2 / 12;
   EXPECT_GE(sparse - dense, (2 * 8 + 2 + 1) * of_block / 8);
   EXPECT_LE(sparse - dense, 6 * of_block);
+}
+
+// In fp32 the device has no copies of dense weights.
+TEST(BytesOutsideArena, HaveListsOfPrunedWeights) {
+  const auto inputs = [](const std::string& products) {
+    JobSpec job;
+    job.model = Gpt2Model();
+    job.train.pruning.method = "random";
+    job.train.pruning.density = 0.2;
+    job.train.pruning.products = products;
+    Plan plan;
+    plan.precision = "fp32";
+    return MemoryInputsOf(job, plan, CudaMachine("9.0"));
+  };
+  const MemoryInputs sparse = inputs("sparse");
+  const int64_t lists = TechniqueOperandBytes(sparse);
+  EXPECT_GT(lists, 0);
+  EXPECT_EQ(BytesOutsideArena(sparse) - BytesOutsideArena(inputs("dense")), lists);
 }
 
 TEST(ShardParameters, GatherWhatIsSearchedForMasksOnceInSoManySteps) {

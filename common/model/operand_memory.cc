@@ -262,11 +262,10 @@ int64_t TechniqueOperandBytes(const MemoryInputs& inputs) {
   return static_cast<int64_t>(D(WeightsMade(inputs)) * products.operand_bytes);
 }
 
-int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
+int64_t TechniqueOperandsBeyondDense(const MemoryInputs& inputs) {
   const TechniqueProducts& products = inputs.technique_products;
-  if (!products.any()) return 0;
+  if (!products.any() || products.dense_share >= 1) return 0;
   const ModelShape& shape = inputs.shape;
-  const bool own = products.dense_share < 1;
   // Dense copies of them, of all packed numbers alike.
   const int64_t packed = inputs.SharesParameters() ? inputs.sharded.packed : shape.packed;
   const bool comes_up = products.brings_weights && inputs.offload_optimizer;
@@ -274,8 +273,13 @@ int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
   const double dense = packed == 0 ? 0 : D(copies) / D(packed);
   const double instead = products.operand_bytes - dense;
   const double more = products.dense_share > 0 ? std::max(instead, 0.0) : instead;
-  return static_cast<int64_t>(D(TechniqueWeights(inputs)) * products.state_bytes +
-                              (own ? D(WeightsMade(inputs)) * more : 0));
+  return static_cast<int64_t>(D(WeightsMade(inputs)) * more);
+}
+
+int64_t TechniqueProductBytes(const MemoryInputs& inputs) {
+  const double state = inputs.technique_products.state_bytes;
+  return static_cast<int64_t>(D(TechniqueWeights(inputs)) * state) +
+         TechniqueOperandsBeyondDense(inputs);
 }
 
 int64_t DequantizedBytes(const MemoryInputs& inputs) {

@@ -19,9 +19,13 @@ int64_t DenseCopies(const MemoryInputs& inputs);
 /// are there at a time.
 int64_t TechniqueOperandBytes(const MemoryInputs& inputs);
 
+/// Bytes by which that form takes more than packed copies of dense weights, or less: of the dense
+/// steps or the others, which need more. Ranks that gather weights have them in that form for one
+/// block at a time.
+int64_t TechniqueOperandsBeyondDense(const MemoryInputs& inputs);
+
 /// Bytes by which a technique that multiplies by the weights of MLPs in a form of its own keeps
-/// more than dense products: of the dense steps or the others, which need more. Ranks that gather
-/// weights have them in that form for one block at a time.
+/// more than dense products: of its state, too.
 int64_t TechniqueProductBytes(const MemoryInputs& inputs);
 
 /// Bytes of what the weights of one block become, where they are quantised, while the block

@@ -51,6 +51,7 @@ std::vector<StreamedUnit> StreamedUnits(const ModelSpec& model, int64_t tensor, 
     StreamedUnit& product = looked_up ? units.back() : unit;
     product.matrices += elements;
     if (IsMlp(parameter.role) && parameter.expert < 0) product.mlp += elements;
+    if (parameter.block_matrix() && !parameter.frozen) product.trained_of_block += elements;
     if (looked_up) product.of_first += elements;
     if (parameter.read_directly) {
       product.direct += elements;
@@ -77,6 +78,7 @@ StreamedUnit SumOfUnits(const std::vector<StreamedUnit>& units,
     sum.looked_up += unit.looked_up;
     sum.matrices += unit.matrices - unit.of_first;
     sum.mlp += unit.mlp;
+    sum.trained_of_block += unit.trained_of_block;
     sum.direct += unit.direct;
     sum.frozen += unit.frozen;
     sum.frozen_in_tiles += unit.frozen_in_tiles;

@@ -19,7 +19,8 @@ struct StreamedUnit {
   int64_t frozen_in_tiles = 0;    ///< and of the latter, those in tiles.
   int64_t in_tiles = 0;           ///< Of these, those in tiles (ParameterInfo::in_tiles) ...
   PackedPadding padding = {};     ///< ... and of the packed copies of all.
-  int64_t mlp = 0;                ///< Of the matrices, those of MLPs, but not of experts.
+  int64_t mlp = 0;                ///< Of the matrices, those of MLPs, but not of experts,
+  int64_t trained_of_block = 0;   ///< and those that are trained and of an attention or MLP.
   int64_t of_first = 0;           ///< Of the matrices, a table that unit 0 has,
   int64_t of_first_in_tiles = 0;  ///< and of those in tiles.
   int64_t trained = 0;            ///< Of the unit's own numbers, without what fills them up,

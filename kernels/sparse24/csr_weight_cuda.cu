@@ -113,7 +113,7 @@ struct SpMMOperands {
     const int64_t lines = matrix.shape[0], width = matrix.shape[1];
     return CusparseStatus(
         library, op, "cusparseCreateDnMat",
-        library.create_dense(&to, width, lines, std::max(matrix.row_stride, width), matrix.data,
+        library.create_dense(&to, width, lines, matrix.row_stride, matrix.data,
                              CusparseType(matrix.dtype), CusparseLibrary::kColumnMajor));
   }
 

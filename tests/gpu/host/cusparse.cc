@@ -123,7 +123,7 @@ int DestroySparse(const cusparseSpMatDescr* matrix) {
 
 int CreateDense(C::DenseMatrix* matrix, int64_t rows, int64_t columns, int64_t leading,
                 void* values, int value_type, int order) {
-  // Column-major is what the algorithm is fast with, and what the engine has the transpose of.
+  // The engine's rows are the library's columns, so that nothing is copied.
   if (order != C::kColumnMajor) return CusparseBad("a matrix by rows");
   if (CusparseElementBytes(value_type) == 0) return CusparseBad("a type of dense matrices");
   if (rows < 1 || columns < 1 || leading < rows) return CusparseBad("columns that overlap");

@@ -19,7 +19,7 @@ constexpr int kSteps = 5;
 /// Weights are exchanged in steps 2 and 4. A lottery ticket has a first training of three steps,
 /// and a round of two.
 JobSpec OffloadedJob(const std::string& method, const std::string& products = "auto") {
-  JobSpec job = PrunedJob(PruningBy(method));
+  JobSpec job = PrunedJob(PruningBy(method, 0.25));
   job.train.steps = kSteps;
   job.train.pruning.stop_ratio = 1;
   job.train.pruning.products = products;

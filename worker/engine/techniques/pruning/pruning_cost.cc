@@ -138,9 +138,13 @@ TechniqueProducts ProductsInCsr(const TrainSpec& train, DType compute) {
   const double even = is_f32 ? 0.02 : 0.0025;
   constexpr double kLeast = 0.1;
   const double share = std::max(kLeast, density / even);
+  const double dense_share = DenseShare(train, /*on_cuda=*/true);
+  const auto held = static_cast<double>(ElementBytes(PrecisionOf(train.precision).matrices));
+  const auto computed = static_cast<double>(ElementBytes(compute));
   // The third product, the gradient of the weights, is dense.
-  return {.operand_bytes = 2 * density * ((is_f32 ? 4 : 2) + 4 + 4),
-          .dense_share = DenseShare(train, /*on_cuda=*/true),
+  return {.operand_bytes = 2 * density * (computed + 4 + 4),
+          .dense_share = dense_share,
+          .brought_bytes = (1 - dense_share) * (held - computed),
           .uploads_at_once = true,
           .brings_weights = true,
           .attention = true,
@@ -349,7 +353,8 @@ bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, 
   if (spec.products == "sparse") return true;
   // Of more the lists of what is kept cost what they save. In bf16 dense products have instructions
   // of their own on some processors. On GPUs nothing is measured: they have to be asked for.
-  constexpr double kDensest = 0.3;
+  // The kept weights of a matrix are a whole number: a little more than the share asked for.
+  constexpr double kDensest = 0.3 + 1e-3;
   return spec.products == "auto" && !on_cuda && compute == DType::kF32 && density <= kDensest;
 }
 
