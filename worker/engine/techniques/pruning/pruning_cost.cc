@@ -144,9 +144,9 @@ TechniqueProducts ProductsInCsr(const TrainSpec& train, DType compute) {
   // The third product, the gradient of the weights, is dense.
   return {.operand_bytes = 2 * density * (computed + 4 + 4),
           .dense_share = dense_share,
-          .brought_bytes = (1 - dense_share) * (held - computed),
           .uploads_at_once = true,
           .brings_weights = true,
+          .brought_bytes = (1 - dense_share) * (held - computed),
           .attention = true,
           .seconds_share = (2 * share + 1) / 3};
 }
