@@ -179,7 +179,7 @@ const Feature kSettings[] = {
      .of_folder = true},
     {.name = "adapters of experts",
      .setting = "model.peft.target_modules with experts",
-     .asked = [](const JobSpec& job) { return AdaptsExperts(job.model); },
+     .asked = [](const JobSpec& job) { return HasExpertAdapters(job.model); },
      .shown =
          [](const JobSpec& job) {
            return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
