@@ -416,12 +416,12 @@ class PeftCost : public TechniqueCost {
   }
 
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
-                                     int64_t /*columns*/) const override {
+                                     int64_t columns) const override {
     if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     if (MergesWeights(model.peft)) {
       return {.weights = MergedGradientNumbers(model, sub_layer)};
     }
-    return WorkspaceOfAdapters(model, sub_layer);
+    return WorkspaceOfAdapters(model, sub_layer, columns);
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
