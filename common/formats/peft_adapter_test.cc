@@ -574,25 +574,6 @@ TEST(PeftAdapter, CutAndChangedFilesAreRefused) {
   }
 }
 
-TEST(PeftAdapter, TheRootOfTheRankOfExpertsIsWrittenInAlpha) {
-  ModelSpec model = BaseOf("mixtral/experts");
-  model.peft.method = "lora";
-  model.peft.rank = 4;
-  model.peft.alpha = 8;
-  model.peft.use_rslora = true;
-  const auto exported = [&](const std::vector<std::string>& targets) {
-    model.peft.target_modules = targets;
-    FaultEnv env;
-    EXPECT_TRUE(ExportZeros(env, model).ok());
-    return *ParseJson(*ReadFile(env, kConfig));
-  };
-  const Json experts = exported({"w1", "w2", "w3"}), attention = exported({"q_proj"});
-  EXPECT_EQ(experts["lora_alpha"], 16);
-  EXPECT_EQ(experts["use_rslora"], false);
-  EXPECT_EQ(attention["lora_alpha"], 8);
-  EXPECT_EQ(attention["use_rslora"], true);
-}
-
 TEST(PeftAdapter, NamesThatPeftWouldTakeForMoreAreWrittenWhole) {
   ModelSpec model = BaseOf("bert_mlm");
   model.peft.method = "lora";

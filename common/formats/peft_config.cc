@@ -182,13 +182,14 @@ bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) 
 }
 
 /// target_modules and layers_to_transform of a configuration: those of `model`, or the whole names
-/// where peft would take them for more or for less.
+/// where peft would take them for more or for less. With transformers 5 it compares an expression
+/// with names of experts without their number.
 void AddTargets(const ModelSpec& model, Json& config) {
   const std::set<std::string> layers = AdaptableLayers(model, /*adapted=*/true);
   const std::vector<std::string>& targets = model.peft.target_modules;
   const std::string& regex = model.peft.target_regex;
   config["layers_to_transform"] = Json();
-  if (!regex.empty() && model.peft.layers_to_transform.empty() &&
+  if (!regex.empty() && model.peft.layers_to_transform.empty() && !HasExpertAdapters(model) &&
       !NamesOthers(model, regex, /*regex=*/true)) {
     config["target_modules"] = regex;
     return;
@@ -249,20 +250,30 @@ void AddLora(const PeftSpec& spec, Json& config) {
   config["init_lora_weights"] = from_weights ? Json(spec.init) : Json(true);
 }
 
-bool HasAdaptedExperts(const ModelSpec& model) {
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
-      if (weight.expert >= 0 && !AdaptersOf(model, weight).empty()) return true;
-    }
-  }
-  return false;
-}
-
 /// Writes the scale alpha / sqrt(rank) as one of alpha / rank. With transformers 5 peft makes one
-/// adapter of two of an expert, with twice the rank and alpha, which keeps the latter alone.
+/// adapter of two of an expert, with twice the rank and alpha, which keeps the latter alone. Not
+/// where both maps have patterns, which may describe the same layer in other words, nor where an
+/// alpha would be more than is read.
 void ScaleByRank(const PeftSpec& spec, Json& config) {
+  if (!spec.rank_pattern.empty() && !spec.alpha_pattern.empty()) return;
+  double largest = 0;
+  const auto scaled = [&](double alpha, int64_t rank) {
+    const double by_rank = alpha * std::sqrt(static_cast<double>(rank));
+    largest = std::max(largest, by_rank);
+    return by_rank;
+  };
+  const double alpha = scaled(spec.alpha, spec.rank);
+  Json patterns = Json::object();
+  for (const auto& [pattern, rank] : spec.rank_pattern) {
+    patterns[pattern] = scaled(spec.alpha, rank);
+  }
+  for (const auto& [pattern, own] : spec.alpha_pattern) {
+    patterns[pattern] = scaled(own, spec.rank);
+  }
+  if (largest > kLargestAlpha) return;
   config["use_rslora"] = false;
-  config["lora_alpha"] = spec.alpha * std::sqrt(static_cast<double>(spec.rank));
+  config["lora_alpha"] = alpha;
+  config["alpha_pattern"] = patterns;
 }
 
 void AddIa3(const ModelSpec& model, Json& config) {
@@ -341,10 +352,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   if (model.peft.method == "lora") {
     if (model.family == "gpt2" && model.peft.init == "olora") return NotOfConv1D("olora");
     AddLora(model.peft, config);
-    const bool patterns = !model.peft.rank_pattern.empty() || !model.peft.alpha_pattern.empty();
-    if (model.peft.use_rslora && !patterns && HasAdaptedExperts(model)) {
-      ScaleByRank(model.peft, config);
-    }
+    if (model.peft.use_rslora && HasExpertAdapters(model)) ScaleByRank(model.peft, config);
   } else if (model.peft.method == "adalora") {
     AddAdaLora(model.peft, origin.steps, kept, config);
   } else if (model.peft.method == "ia3") {

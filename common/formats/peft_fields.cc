@@ -52,8 +52,9 @@ Result<int64_t> RankFrom(const std::string& key, const Json& rank) {
 }
 
 Result<double> AlphaFrom(const std::string& key, const Json& alpha) {
-  if (alpha.is_number() && alpha >= 0 && alpha <= 1e6) return alpha.get<double>();
-  return InvalidError(HasField(key, alpha) + ", which is no number from 0 to 1000000");
+  if (alpha.is_number() && alpha >= 0 && alpha <= kLargestAlpha) return alpha.get<double>();
+  return InvalidError(HasField(key, alpha) + ", which is no number from 0 to " +
+                      std::to_string(kLargestAlpha));
 }
 
 }  // namespace weft

@@ -135,6 +135,8 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
         reached = reached || std::exchange(trains_layer, false);
       }
       before = &parameter;
+      // An expert's activation comes again in the place of its gradient, whatever is trained.
+      if (parameter.expert == 0 && EndsSubLayer(parameter.role)) reached = backward;
       trains_layer = trains_layer || !parameter.frozen;
       if (!which(parameter.role) || parameter.of_virtual_tokens) continue;
       // Together those of all parts of the rows do as much as the first on all rows.

@@ -5,6 +5,7 @@
 
 #include "common/model/model_sizes.h"
 #include "common/model/name_patterns.h"
+#include "common/model/parameter_list.h"
 #include "common/model/precision.h"
 #include "common/spec/technique_checks.h"
 
@@ -43,6 +44,19 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
     if (!tensors.empty()) return tensors;
   }
   return {};
+}
+
+bool HasExpertAdapters(const ModelSpec& model) {
+  if (model.experts == 0) return false;
+  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
+    const std::vector<ParameterInfo> parameters = PlainBlockParameters(model, block);
+    if (std::any_of(parameters.begin(), parameters.end(), [&](const ParameterInfo& parameter) {
+          return parameter.expert >= 0 && !AdaptersOf(model, parameter).empty();
+        })) {
+      return true;
+    }
+  }
+  return false;
 }
 
 int64_t MergedNumbers(const ModelSpec& model) {

@@ -353,6 +353,9 @@ const std::vector<const TechniqueCost*>& TechniqueCosts();
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter);
 std::vector<ParameterInfo> ReplacementsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInfo& weight);
+/// Whether a technique has adapters besides a weight of an expert. With the sizes of the model
+/// known.
+bool HasExpertAdapters(const ModelSpec& model);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, int64_t whole);
 /// Of all distinct blocks together, and of the one with most.
 int64_t MergedNumbers(const ModelSpec& model);

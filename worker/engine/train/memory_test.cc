@@ -301,6 +301,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora_of_llama.family = "llama";
   ModelSpec lora_of_experts = Mixtral(2, 64);
   lora_of_experts.peft = lora.peft;
+  ModelSpec lora_of_down = lora_of_experts;
+  lora_of_down.peft.target_modules = {"w2"};
   ModelSpec loha = lora, oft = lora_of_llama, two = gpt2, two_of_llama = lora_of_llama;
   SetTwoAdapters(two);
   SetTwoAdapters(two_of_llama);
@@ -318,6 +320,7 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
                           lora,
                           lora_of_llama,
                           lora_of_experts,
+                          lora_of_down,
                           two,
                           two_of_llama,
                           loha,

@@ -104,7 +104,8 @@ int64_t SpareOfMlp(const ModelSpec& model, int64_t block) {
 
 }  // namespace
 
-ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer) {
+ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer,
+                                   int64_t tensor_columns) {
   ProductNumbers most;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
     LayerNumbers layer;
@@ -124,7 +125,8 @@ ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer) {
       // Experts are alike, and compute one after the other.
       if (!here || !weight.block_matrix() || weight.expert > 0) continue;
       if (!weight.stacked) end_layer();
-      active = weight.expert == 0 && weight.role == ParameterRole::kMlpUp ? MlpWidth(model) : 0;
+      const bool up_of_expert = weight.expert == 0 && weight.role == ParameterRole::kMlpUp;
+      active = up_of_expert ? MlpWidth(model) / tensor_columns : 0;
       layer.Add(model, weight);
       if (weight.role == ParameterRole::kMlpUp) layer.spare = SpareOfMlp(model, block);
     }

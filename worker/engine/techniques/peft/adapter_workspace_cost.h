@@ -6,7 +6,9 @@
 
 namespace weft {
 
-/// What the products of lora, adalora, miss and ia3 want, see TechniqueCost::WorkspaceOfProducts.
-ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer);
+/// What the products of lora, adalora, miss and ia3 want on one of `tensor_columns` ranks, see
+/// TechniqueCost::WorkspaceOfProducts.
+ProductNumbers WorkspaceOfAdapters(const ModelSpec& model, SubLayer sub_layer,
+                                   int64_t tensor_columns);
 
 }  // namespace weft

@@ -97,6 +97,9 @@ TEST(ExpertAdapters, NameWhatDoesNotFit) {
   ModelSpec model = AdaptedMixture();
   model.peft.rank_pattern = {{R"(experts\.2\.w2)", 2}};
   EXPECT_THAT(refusal(model), HasSubstr("experts.2.w2 otherwise than "));
+  model = AdaptedMixture({"all-linear"});
+  model.peft.modules_to_save = {"*.experts.0.*"};
+  EXPECT_THAT(refusal(model), HasSubstr("all experts of a layer in model.peft.modules_to_save"));
   EXPECT_THAT(refusal(AdaptedMixture({"gate"})),
               HasSubstr("'gate' names no linear layer of a block"));
   model = AdaptedMixture();

@@ -179,7 +179,7 @@ const Feature kSettings[] = {
      .of_folder = true},
     {.name = "adapters of experts",
      .setting = "model.peft.target_modules with experts",
-     .asked = [](const JobSpec& job) { return AdaptsExperts(job.model); },
+     .asked = [](const JobSpec& job) { return HasExpertAdapters(job.model); },
      .shown =
          [](const JobSpec& job) {
            return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
@@ -416,12 +416,12 @@ class PeftCost : public TechniqueCost {
   }
 
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
-                                     int64_t /*columns*/) const override {
+                                     int64_t columns) const override {
     if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
     if (MergesWeights(model.peft)) {
       return {.weights = MergedGradientNumbers(model, sub_layer)};
     }
-    return WorkspaceOfAdapters(model, sub_layer);
+    return WorkspaceOfAdapters(model, sub_layer, columns);
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {

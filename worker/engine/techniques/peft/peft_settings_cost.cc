@@ -103,7 +103,8 @@ Status CheckExpertsAlike(const ModelSpec& model) {
     return InvalidError("model.peft adapts " + LayerOf(weight.name) + " otherwise than " +
                         LayerOf(same.name) +
                         ", and the experts of a layer have adapters alike, as transformers 5 has "
-                        "them in one tensor; hint: names without the number of an expert (w1)");
+                        "them in one tensor; hint: names without the number of an expert (w1), and "
+                        "all experts of a layer in model.peft.modules_to_save or none");
   }
   return OkStatus();
 }

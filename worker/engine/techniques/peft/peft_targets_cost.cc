@@ -7,7 +7,6 @@
 
 #include "common/full_match.h"
 #include "common/glob.h"
-#include "common/model/model_sizes.h"
 #include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
@@ -72,19 +71,6 @@ bool IsTarget(const ModelSpec& model, const ParameterInfo& weight) {
   if (model.peft.target_regex.empty()) return AnyNames(TargetModules(model), layer);
   const Result<bool> fits = FullMatch(model.peft.target_regex, layer);
   return fits.ok() && *fits;
-}
-
-bool AdaptsExperts(const ModelSpec& model) {
-  if (model.experts == 0 || !AdaptsWeights(model.peft)) return false;
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    const std::vector<ParameterInfo> parameters = PlainBlockParameters(model, block);
-    if (std::any_of(parameters.begin(), parameters.end(), [&](const ParameterInfo& parameter) {
-          return parameter.expert >= 0 && IsTarget(model, parameter);
-        })) {
-      return true;
-    }
-  }
-  return false;
 }
 
 bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight) {

@@ -19,10 +19,6 @@ std::vector<std::string> TargetModules(const ModelSpec& model);
 /// Whether model.peft has an adapter besides this weight of a block.
 bool IsTarget(const ModelSpec& model, const ParameterInfo& weight);
 
-/// Whether model.peft has an adapter besides a weight of an expert. With the sizes of the model
-/// known.
-bool AdaptsExperts(const ModelSpec& model);
-
 /// Whether ia3 scales the inputs of the layer of this target, and not its results.
 bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight);
 
