@@ -279,7 +279,7 @@ TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
         HasSubstr(std::string("resources.zero_stage 1 does not go with optimizer.name ") + name));
   }
   EXPECT_THAT(ErrorAfter([](JobSpec& job) {
-                job.resources.zero_stage = 2;
+                job.resources.zero_stage = 3;
                 job.model.over_parameterization.kind = "linear_expansion";
               }),
               HasSubstr("model.over_parameterization"));
