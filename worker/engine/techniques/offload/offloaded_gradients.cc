@@ -85,6 +85,12 @@ Status OffloadedGradients::SumOverParts(std::span<double> values) {
   return ranks_ == nullptr ? OkStatus() : ranks_->SumOverParts(values);
 }
 
+Result<std::vector<float>> OffloadedGradients::GatherParts(int64_t index,
+                                                           std::span<const float> own) {
+  return ranks_ == nullptr ? std::vector<float>(own.begin(), own.end())
+                           : ranks_->GatherParts(index, own);
+}
+
 Status OffloadedGradients::GatherParameters() {
   return ranks_ == nullptr ? OkStatus() : ranks_->GatherParameters();
 }

@@ -53,6 +53,7 @@ class OffloadedGradients : public GradientReducer {
   Status GradientsMoved() override;
   bool first_shards() const override { return ranks_ == nullptr || ranks_->first_shards(); }
   Status SumOverParts(std::span<double> values) override;
+  Result<std::vector<float>> GatherParts(int64_t index, std::span<const float> own) override;
   Status GatherParameters() override;
   Status SumScalars(std::span<double> values) override;
   Status Maximum(const TensorView& values) override;

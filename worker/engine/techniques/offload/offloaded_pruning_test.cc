@@ -67,7 +67,7 @@ TEST(OffloadedPruning, ARestoredStateGoesOnBitForBit) {
 
 // Each has a shard of the gradients and moments, and all weights.
 TEST(OffloadedPruning, OfRanksThatShardTheirUpdatesIsThatOfOneRank) {
-  for (const char* method : {"rigl", "lottery_ticket"}) {
+  for (const char* method : {"snip", "rigl", "lottery_ticket"}) {
     for (const int64_t stage : {1, 2}) {
       SCOPED_TRACE(std::string(method) + " " + std::to_string(stage));
       MeshCase c{OffloadedJob(method), TinyPlan("fp32", 2)};
