@@ -69,7 +69,9 @@ TEST(ExpertAdapters, StartAsTheNetworkBitForBit) {
 
 TEST(ExpertAdapters, MeshesFollowOneRank) {
   const auto case_of = [](const ExpertRunConfig& config) {
-    MeshCase c = CaseOf(config, AdaptedMixture());
+    ModelSpec model = AdaptedMixture();
+    model.kv_heads = 2;
+    MeshCase c = CaseOf(config, model);
     c.job.train.steps = 4;
     return c;
   };
