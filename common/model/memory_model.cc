@@ -190,10 +190,19 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   return memory;
 }
 
+/// Copies of the weights of an MLP in f32, of which a technique packs its own form.
+int64_t WeightCopyBytes(const MemoryInputs& inputs) {
+  const TechniqueProducts& products = inputs.technique_products;
+  const bool brings = products.brings_weights && inputs.offload_optimizer && inputs.OnCuda();
+  const int64_t copies = (products.copies_weights ? 1 : 0) + (brings ? 1 : 0);
+  const ModelSpec& model = inputs.shape.spec;
+  return copies * kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
+}
+
 }  // namespace
 
 int64_t UpdateWorkspaceBytes(const MemoryInputs& inputs) {
-  int64_t bytes = inputs.optimizer.workspace;
+  int64_t bytes = std::max(inputs.optimizer.workspace, WeightCopyBytes(inputs));
   for (const TechniqueCost* technique : TechniqueCosts()) {
     bytes = std::max(bytes, technique->WorkspaceBytes(inputs));
   }

@@ -3,13 +3,12 @@
 #include <cudnn.h>
 
 #include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/declarations_check.h"
 
 namespace weft::kernels::cuda {
 namespace {
 
 using C = CudnnLibrary;
-
-#define WEFT_SAME_NUMBER(ours, theirs) static_assert(int{C::ours} == static_cast<int>(theirs))
 
 WEFT_SAME_NUMBER(kPointwiseDescriptor, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
 WEFT_SAME_NUMBER(kEngineConfigDescriptor, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -98,24 +97,6 @@ WEFT_SAME_NUMBER(kSelect, CUDNN_POINTWISE_BINARY_SELECT);
 WEFT_SAME_NUMBER(kSum, CUDNN_REDUCE_TENSOR_ADD);
 WEFT_SAME_NUMBER(kMax, CUDNN_REDUCE_TENSOR_MAX);
 WEFT_SAME_NUMBER(kHeuristicsBest, CUDNN_HEUR_MODE_A);
-
-// What cuDNN's parameters are in our declarations.
-template <class T>
-struct Ours {
-  using Type = T;
-};
-template <class T>
-requires __is_enum(T) struct Ours<T> {
-  using Type = int;
-  static_assert(sizeof(T) == sizeof(int));
-};
-
-template <class Mine, class Return, class... Params>
-constexpr bool Same(Mine*, Return (*)(Params...)) {
-  return __is_same(Mine, typename Ours<Return>::Type(typename Ours<Params>::Type...));
-}
-#define WEFT_SAME(member, function) \
-  static_assert(Same(decltype(C::member)(nullptr), decltype (&(function))(nullptr)))
 
 WEFT_SAME(get_version, cudnnGetVersion);
 WEFT_SAME(get_error_string, cudnnGetErrorString);

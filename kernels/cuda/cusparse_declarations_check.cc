@@ -3,13 +3,12 @@
 #include <cusparse.h>
 
 #include "kernels/cuda/cusparse_library.h"
+#include "kernels/cuda/declarations_check.h"
 
 namespace weft::kernels::cuda {
 namespace {
 
 using C = CusparseLibrary;
-
-#define WEFT_SAME_NUMBER(ours, theirs) static_assert(int{C::ours} == static_cast<int>(theirs))
 
 WEFT_SAME_NUMBER(kNotTransposed, CUSPARSE_OPERATION_NON_TRANSPOSE);
 WEFT_SAME_NUMBER(kTransposed, CUSPARSE_OPERATION_TRANSPOSE);
@@ -21,24 +20,6 @@ WEFT_SAME_NUMBER(kFloat, CUDA_R_32F);
 WEFT_SAME_NUMBER(kHalf, CUDA_R_16F);
 WEFT_SAME_NUMBER(kBFloat16, CUDA_R_16BF);
 WEFT_SAME_NUMBER(kCsrAlgorithm3, CUSPARSE_SPMM_CSR_ALG3);
-
-// What cuSPARSE's parameters are in our declarations.
-template <class T>
-struct Ours {
-  using Type = T;
-};
-template <class T>
-requires __is_enum(T) struct Ours<T> {
-  using Type = int;
-  static_assert(sizeof(T) == sizeof(int));
-};
-
-template <class Mine, class Return, class... Params>
-constexpr bool Same(Mine*, Return (*)(Params...)) {
-  return __is_same(Mine, typename Ours<Return>::Type(typename Ours<Params>::Type...));
-}
-#define WEFT_SAME(member, function) \
-  static_assert(Same(decltype(C::member)(nullptr), decltype (&(function))(nullptr)))
 
 WEFT_SAME(get_error_string, cusparseGetErrorString);
 WEFT_SAME(create, cusparseCreate);

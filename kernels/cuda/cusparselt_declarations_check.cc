@@ -3,21 +3,13 @@
 #include <cusparseLt.h>
 
 #include "kernels/cuda/cusparselt_library.h"
+#include "kernels/cuda/declarations_check.h"
 
 #if CUSPARSELT_VERSION >= 800 && CUSPARSELT_VERSION < 1100
 
 namespace weft::kernels::cuda {
-namespace {
 
 using C = CusparseLtLibrary;
-
-#define WEFT_SAME_NUMBER(ours, theirs) static_assert(int{C::ours} == static_cast<int>(theirs))
-
-WEFT_SAME_NUMBER(kHalf, CUSPARSELT_SPARSITY_50_PERCENT);
-WEFT_SAME_NUMBER(kFloatSums, CUSPARSE_COMPUTE_32F);
-WEFT_SAME_NUMBER(kDefaultAlgorithm, CUSPARSELT_MATMUL_ALG_DEFAULT);
-WEFT_SAME_NUMBER(kMajorVersion, MAJOR_VERSION);
-WEFT_SAME_NUMBER(kMinorVersion, MINOR_VERSION);
 
 template <class T>
 constexpr bool kIsOpaque = __is_same(T, cusparseLtHandle_t) ||
@@ -26,16 +18,6 @@ constexpr bool kIsOpaque = __is_same(T, cusparseLtHandle_t) ||
                            __is_same(T, cusparseLtMatmulAlgSelection_t) ||
                            __is_same(T, cusparseLtMatmulPlan_t);
 
-// What cuSPARSELt's parameters are in our declarations.
-template <class T>
-struct Ours {
-  using Type = T;
-};
-template <class T>
-requires __is_enum(T) struct Ours<T> {
-  using Type = int;
-  static_assert(sizeof(T) == sizeof(int));
-};
 template <class T>
 requires kIsOpaque<T>
 struct Ours<T*> {
@@ -48,12 +30,11 @@ struct Ours<const T*> {
   using Type = const C::Opaque*;
 };
 
-template <class Mine, class Return, class... Params>
-constexpr bool Same(Mine*, Return (*)(Params...)) {
-  return __is_same(Mine, typename Ours<Return>::Type(typename Ours<Params>::Type...));
-}
-#define WEFT_SAME(member, function) \
-  static_assert(Same(decltype(C::member)(nullptr), decltype (&(function))(nullptr)))
+WEFT_SAME_NUMBER(kHalf, CUSPARSELT_SPARSITY_50_PERCENT);
+WEFT_SAME_NUMBER(kFloatSums, CUSPARSE_COMPUTE_32F);
+WEFT_SAME_NUMBER(kDefaultAlgorithm, CUSPARSELT_MATMUL_ALG_DEFAULT);
+WEFT_SAME_NUMBER(kMajorVersion, MAJOR_VERSION);
+WEFT_SAME_NUMBER(kMinorVersion, MINOR_VERSION);
 
 WEFT_SAME(get_property, cusparseLtGetProperty);
 WEFT_SAME(get_error_string, cusparseLtGetErrorString);
@@ -72,7 +53,6 @@ WEFT_SAME(compressed_size, cusparseLtSpMMACompressedSize2);
 WEFT_SAME(compress, cusparseLtSpMMACompress2);
 WEFT_SAME(matmul, cusparseLtMatmul);
 
-}  // namespace
 }  // namespace weft::kernels::cuda
 
 #endif

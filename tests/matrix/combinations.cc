@@ -71,16 +71,6 @@ class Pairs {
     ForEach(combination, [&](size_t index) { gain += counts_[index] == 0 ? 1 : 0; });
     return gain;
   }
-  /// How many of them have the choice of `axis`.
-  size_t GainOf(const Combination& combination, size_t axis) const {
-    size_t gain = 0;
-    for (size_t other = 0; other < combination.size(); ++other) {
-      if (other == axis) continue;
-      const size_t a = std::min(axis, other), b = std::max(axis, other);
-      gain += counts_[Index(a, combination[a], b, combination[b])] == 0 ? 1 : 0;
-    }
-    return gain;
-  }
   /// Others have all of its pairs, too.
   bool Spares(const Combination& combination) const {
     bool spares = true;
@@ -144,16 +134,16 @@ class Cover {
   /// What covers most of one axis after the other, twice: what the later ones got may let the
   /// earlier ones have more.
   Combination EnrichInOrder(Combination combination, const std::vector<size_t>& order) const {
+    size_t best = covered.Gain(combination);
     const int64_t most_ranks = std::max(kEnrichedRanks, JobOf(combination).resources.ranks);
     for (int pass = 0; pass < 2; ++pass) {
       for (const size_t axis : order) {
         const Combination before = combination;
-        size_t best = covered.GainOf(before, axis);
         for (size_t choice = 0; choice < Axes()[axis].size(); ++choice) {
           Combination other = With(before, {axis, choice});
-          const size_t gain = covered.GainOf(other, axis);
-          if (gain <= best || JobOf(other).resources.ranks > most_ranks) continue;
-          if (!IsLegal(other)) continue;
+          const size_t gain = covered.Gain(other);
+          if (gain <= best || !IsLegal(other)) continue;
+          if (JobOf(other).resources.ranks > most_ranks) continue;
           best = gain;
           combination = std::move(other);
         }

@@ -338,15 +338,6 @@ class Sparse24Cost : public TechniqueCost {
     return mask;
   }
 
-  int64_t WorkspaceBytes(const MemoryInputs& inputs) const override {
-    const TechniqueProducts& products = inputs.technique_products;
-    const bool brings = products.brings_weights && inputs.offload_optimizer && inputs.OnCuda();
-    const int64_t copies = (products.copies_weights ? 1 : 0) + (brings ? 1 : 0);
-    constexpr int64_t kF32 = 4;
-    const ModelSpec& model = inputs.shape.spec;
-    return copies * kF32 * MlpInputs(model) * model.width * MlpWidth(model) / inputs.shape.tensor;
-  }
-
   // Searches for masks are of weights as they are held. One that comes once is before the first
   // pass, when there are no packed weights yet.
   double TrainedPasses(const ModelSpec&, const TrainSpec& train) const override {
