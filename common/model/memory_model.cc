@@ -190,7 +190,7 @@ MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   return memory;
 }
 
-/// Copies of the weights of an MLP in f32, of which a technique packs its own form.
+/// Copies of the weights of an MLP in f32, from which a technique packs its own form.
 int64_t WeightCopyBytes(const MemoryInputs& inputs) {
   const TechniqueProducts& products = inputs.technique_products;
   const bool brings = products.brings_weights && inputs.offload_optimizer && inputs.OnCuda();
