@@ -112,12 +112,21 @@ Status Client::Open(const ServerAccess& access) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, 64 << 20);
-  stub_ = v1::Coordinator::NewStub(grpc::CreateCustomChannel(server_, credentials, arguments));
+  channel_ = grpc::CreateCustomChannel(server_, credentials, arguments);
+  stub_ = v1::Coordinator::NewStub(channel_);
   return OkStatus();
 }
 
 void Client::Introduce(grpc::ClientContext& context) const {
   if (!token_.empty()) context.AddMetadata(kTokenMetadata, std::string(kTokenScheme) + token_);
+}
+
+// Calls that fail at once do not wait for a connection that is being made, and by itself gRPC looks
+// after it every five seconds.
+void Client::Pause() {
+  const auto until = system_clock::now() + kRetryPause;
+  if (channel_->GetState(true) != GRPC_CHANNEL_READY) (void)channel_->WaitForConnected(until);
+  std::this_thread::sleep_until(until);
 }
 
 Status Client::Explain(const grpc::Status& status) const {
@@ -151,7 +160,7 @@ Result<Response> Client::Call(Method<Request, Response> method, const Request& r
     grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (status.ok()) return response;
     if (!IsTransient(status) || Now() + 0.2 > give_up) return Explain(status);
-    std::this_thread::sleep_for(kRetryPause);
+    Pause();
   }
 }
 
@@ -332,7 +341,7 @@ Status Client::WatchJob(const std::string& id, const std::function<bool(const v1
                             std::to_string(limit_seconds) + " seconds");
     }
     if (!IsTransient(status) || Now() - last_heard > kPatienceSeconds) return Explain(status);
-    std::this_thread::sleep_for(kRetryPause);
+    Pause();
   }
 }
 
@@ -359,7 +368,7 @@ Status Client::StreamLogs(v1::StreamLogsRequest request,
     grpc::Status status = stream->Finish();
     if (status.ok()) return OkStatus();
     if (!IsTransient(status) || Now() - last_heard > kPatienceSeconds) return Explain(status);
-    std::this_thread::sleep_for(kRetryPause);
+    Pause();
   }
 }
 

@@ -77,11 +77,14 @@ class Client {
   Status Open(const ServerAccess& access);
   /// Says who calls.
   void Introduce(grpc::ClientContext& context) const;
+  /// A moment after a call that found no coordinator.
+  void Pause();
 
   std::string server_;
   double timeout_seconds_;
   Status opened_;
   std::string token_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
 };
 

@@ -36,21 +36,36 @@ struct Gradient {
 std::vector<Gradient> GradientsOf(const ModelSpec& model, int64_t tensor, int64_t rows,
                                   int64_t expert_ranks,
                                   const std::function<bool(const ParameterInfo&)>& chosen) {
+  const RepeatedBlock listed = RepeatedBlockOfRank(model, tensor, rows);
   std::vector<Gradient> gradients;
-  VisitParametersOfRank(model, tensor, rows, [&](const ParameterInfo& parameter) {
-    if (!chosen(parameter)) return;
-    gradients.push_back(
-        {.unit = parameter.unit,
-         .bytes = kF32 * parameter.StoredElements(),
-         .numbers = parameter.Elements(),
-         .none = parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks),
-         .of_experts = expert_ranks > 1 && parameter.expert >= 0,
-         .stacked = parameter.stacked,
-         .of_classifier = IsClassifier(model, parameter)});
-    for (const ParameterInfo& source : SourcesOf(model, parameter)) {
-      gradients.back().source_bytes += kF32 * source.Elements();
+  const auto add = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const ParameterInfo& parameter = listed.parameters[i];
+      if (!chosen(parameter)) continue;
+      gradients.push_back(
+          {.unit = parameter.unit,
+           .bytes = kF32 * parameter.StoredElements(),
+           .numbers = parameter.Elements(),
+           .none = parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks),
+           .of_experts = expert_ranks > 1 && parameter.expert >= 0,
+           .stacked = parameter.stacked,
+           .of_classifier = IsClassifier(model, parameter)});
+      for (const ParameterInfo& source : SourcesOf(model, parameter)) {
+        gradients.back().source_bytes += kF32 * source.Elements();
+      }
     }
-  });
+  };
+  add(0, listed.begin);
+  const size_t before = gradients.size();
+  add(listed.begin, listed.end);
+  const size_t of_block = gradients.size() - before;
+  for (int64_t block = 1; block < listed.blocks; ++block) {
+    for (size_t i = 0; i < of_block; ++i) {
+      gradients.push_back(gradients[gradients.size() - of_block]);
+      ++gradients.back().unit;
+    }
+  }
+  add(listed.end, listed.parameters.size());
   for (size_t first = 0, end = 0; first < gradients.size(); first = end) {
     bool of_derived = gradients[first].source_bytes > 0;
     for (end = first + 1; end < gradients.size() && gradients[end].stacked; ++end) {

@@ -150,7 +150,25 @@ InFlightActivations::InFlightActivations(const PipelineSchedule& schedule)
       moments.push_back(
           {index < chunks_, static_cast<int32_t>(index % chunks_), std::move(largest).All()});
     }
+    falls_from_.push_back(r > 0 && NoMoreThanBefore(r) ? falls_from_.back() : r);
   }
+}
+
+bool InFlightActivations::NoMoreThanBefore(int64_t rank) const {
+  const std::vector<Moments>& own = moments_[static_cast<size_t>(rank)];
+  const std::vector<Moments>& before = moments_[static_cast<size_t>(rank - 1)];
+  const auto each = 2 * chunks_ + 3;
+  for (size_t kind = 0; kind < own.size(); ++kind) {
+    const std::vector<int32_t>& others = before[kind].counts;
+    for (auto at = own[kind].counts.begin(); at != own[kind].counts.end(); at += each) {
+      bool found = false;
+      for (auto other = others.begin(); !found && other != others.end(); other += each) {
+        found = std::equal(at, at + each, other, std::less_equal<>());
+      }
+      if (!found) return false;
+    }
+  }
+  return true;
 }
 
 int64_t InFlightActivations::InFlight(int64_t rank, int64_t chunk) const {

@@ -22,6 +22,10 @@ class InFlightActivations {
   /// progress.
   int64_t InFlight(int64_t rank, int64_t chunk) const;
 
+  /// Of rank `rank` and the ranks before it the first one such that Most() of none of them is less
+  /// than of the one behind it, with the same passes and the same bytes besides.
+  int64_t FallsFrom(int64_t rank) const { return falls_from_[static_cast<size_t>(rank)]; }
+
   /// Bytes that do not belong to a pass.
   struct NonPassBytes {
     int64_t output = 0;    ///< Of a message to the stage behind, or from the one before.
@@ -44,10 +48,13 @@ class InFlightActivations {
     /// all.
     std::vector<int32_t> counts;
   };
+  /// At no moment of `rank` there is more than in some of the one before.
+  bool NoMoreThanBefore(int64_t rank) const;
 
   int64_t chunks_;
   bool defers_;
   std::vector<std::vector<Moments>> moments_;  ///< By rank.
+  std::vector<int64_t> falls_from_;            ///< The same.
 };
 
 }  // namespace weft

@@ -81,6 +81,9 @@ TEST(InFlightActivations, AreTheMostOfAllTimesWhateverAChunkTakes) {
         EXPECT_EQ(in_flight.Most(rank, passes, beside),
                   MostStepByStep(schedule, rank, passes, beside))
             << named.kind << ", rank " << rank;
+        if (in_flight.FallsFrom(rank) == rank) continue;
+        EXPECT_LE(in_flight.Most(rank, passes, beside), in_flight.Most(rank - 1, passes, beside))
+            << named.kind << ", rank " << rank;
       }
     }
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "common/model/parameter_info.h"
@@ -9,10 +8,15 @@
 
 namespace weft {
 
-/// Visits ParametersOfRank, in their order. Where no pattern of the model can tell blocks apart,
-/// one block is listed and visited for all of them: names are then those of the first block.
-void VisitParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows,
-                           const std::function<void(const ParameterInfo&)>& visit);
+/// ParametersOfRank, in their order, with one block for all of them where no pattern of the model
+/// can tell blocks apart.
+struct RepeatedBlock {
+  std::vector<ParameterInfo> parameters;
+  size_t begin = 0;    ///< Parameters of the block, ...
+  size_t end = 0;      ///< ... and their end. All others are there once.
+  int64_t blocks = 1;  ///< That have what it has; each is a unit more.
+};
+RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_t rows = 1);
 
 /// Parameters that differ in nothing but their names.
 struct ParameterGroup {

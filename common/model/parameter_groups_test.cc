@@ -52,29 +52,39 @@ ModelSpec OneByOne(ModelSpec model) {
   return model;
 }
 
-TEST(VisitParametersOfRank, IsTheListWhereOneBlockIsListedForAll) {
+TEST(RepeatedBlockOfRank, StandsForTheList) {
   for (const Network& network : Networks()) {
     SCOPED_TRACE(network.name);
     const std::vector<ParameterInfo> list =
         ParametersOfRank(network.model, network.tensor, network.rows);
+    const RepeatedBlock repeated = RepeatedBlockOfRank(network.model, network.tensor, network.rows);
     size_t next = 0;
-    VisitParametersOfRank(network.model, network.tensor, network.rows,
-                          [&](const ParameterInfo& visited) {
-                            ASSERT_LT(next, list.size());
-                            const ParameterInfo& listed = list[next++];
-                            const ParameterAttributes& attributes = listed;
-                            EXPECT_TRUE(visited == attributes) << listed.name;
-                            EXPECT_EQ(visited.shape, listed.shape) << listed.name;
-                            EXPECT_EQ(visited.unit, listed.unit) << listed.name;
-                            EXPECT_EQ(visited.stacked, listed.stacked) << listed.name;
-                            EXPECT_EQ(visited.product_rows, listed.product_rows) << listed.name;
-                            EXPECT_EQ(visited.StoredElements(), listed.StoredElements());
-                          });
+    const auto compare = [&](size_t begin, size_t end, int64_t block) {
+      for (size_t i = begin; i < end; ++i) {
+        ASSERT_LT(next, list.size());
+        const ParameterInfo& listed = list[next++];
+        ParameterInfo own = repeated.parameters[i];
+        if (own.block >= 0) own.block += block, own.unit += block;
+        const ParameterAttributes& attributes = listed;
+        EXPECT_TRUE(own == attributes) << listed.name;
+        EXPECT_EQ(own.shape, listed.shape) << listed.name;
+        EXPECT_EQ(own.unit, listed.unit) << listed.name;
+        EXPECT_EQ(own.stacked, listed.stacked) << listed.name;
+        EXPECT_EQ(own.product_rows, listed.product_rows) << listed.name;
+        EXPECT_EQ(own.StoredElements(), listed.StoredElements());
+      }
+    };
+    compare(0, repeated.begin, 0);
+    for (int64_t block = 0; block < repeated.blocks; ++block) {
+      compare(repeated.begin, repeated.end, block);
+    }
+    compare(repeated.end, repeated.parameters.size(), 0);
     EXPECT_EQ(next, list.size());
+    EXPECT_EQ(repeated.blocks, network.model.distinct_blocks == 0 ? 6 : 3);
   }
 }
 
-TEST(VisitParametersOfRank, CountsGradientsAndFlatParametersAsOneByOne) {
+TEST(RepeatedBlockOfRank, CountsGradientsAndFlatParametersAsOneByOne) {
   constexpr int64_t kBucket = 50'000;
   const auto open = [](const Network& network, const ModelSpec& model,
                        const std::vector<int64_t>& kept) {

@@ -210,20 +210,31 @@ PipelineMemory::PipelineMemory(const StageShapes& shapes, const std::vector<int6
   for (const int64_t blocks : cut) before_.push_back(before_.back() + blocks);
 }
 
-std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs) {
-  return Ranks(inputs, true);
-}
-
-std::vector<MemoryBreakdown> PipelineMemory::DeviceTiers(const MemoryInputs& inputs) {
-  return Ranks(inputs, false);
-}
-
 std::vector<MemoryBreakdown> PipelineMemory::Ranks(const MemoryInputs& inputs, bool with_host) {
   std::vector<MemoryBreakdown> ranks;
   for (int64_t rank = 0; rank < in_flight_.ranks(); ++rank) {
     ranks.push_back(Rank(inputs, rank, with_host));
   }
   return ranks;
+}
+
+// With stages of the same kinds a rank has no more than one before it that has no less in flight.
+MemoryBreakdown PipelineMemory::Fullest(const MemoryInputs& inputs, bool with_host) {
+  const FormatBlocks& format = inputs.format_blocks;
+  const bool alike =
+      shapes_.alike() && inputs.remat.empty() && format.dense_first + format.dense_last == 0;
+  std::map<std::vector<StageKind>, int64_t> seen;  // and the last rank that had these
+  MemoryBreakdown fullest;
+  for (int64_t rank = 0; rank < in_flight_.ranks(); ++rank) {
+    if (alike) {
+      const auto [found, added] = seen.try_emplace(KindsOf(inputs, rank), rank);
+      if (!added && in_flight_.FallsFrom(rank) <= found->second) continue;
+      found->second = rank;
+    }
+    const MemoryBreakdown memory = Rank(inputs, rank, with_host);
+    if (TotalBytes(memory) > TotalBytes(fullest)) fullest = memory;
+  }
+  return fullest;
 }
 
 PipelineMemory::OfAll::OfAll(const MemoryInputs& inputs, bool defers)
@@ -295,17 +306,26 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   return rest;
 }
 
+std::vector<StageKind> PipelineMemory::KindsOf(const MemoryInputs& inputs, int64_t rank) const {
+  const int64_t count = in_flight_.ranks(), stages = count * in_flight_.chunks();
+  std::vector<StageKind> kinds;
+  for (int64_t index = rank; index < stages; index += count) {
+    const auto stage = static_cast<size_t>(index);
+    kinds.push_back(KindOf(inputs, before_[stage], cut_[stage], index == 0, index + 1 == stages));
+  }
+  return kinds;
+}
+
 MemoryBreakdown PipelineMemory::Rank(const MemoryInputs& inputs, int64_t rank, bool with_host) {
-  const int64_t count = in_flight_.ranks(), chunks = in_flight_.chunks();
+  const int64_t count = in_flight_.ranks();
   if (!of_all_) of_all_.emplace(inputs, in_flight_.defers());
   const int64_t message = of_all_->message, batch = of_all_->batch;
   // All that the rank has, as if it were one stage.
   StageKind all{.first = rank == 0, .last = rank + 1 == count};
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t index = chunk * count + rank;
-    const auto stage = static_cast<size_t>(index), c = static_cast<size_t>(chunk);
-    const StageKind own =
-        KindOf(inputs, before_[stage], cut_[stage], index == 0, index + 1 == count * chunks);
+  const std::vector<StageKind> kinds = KindsOf(inputs, rank);
+  for (size_t c = 0; c < kinds.size(); ++c) {
+    const StageKind& own = kinds[c];
+    const size_t stage = c * static_cast<size_t>(count) + static_cast<size_t>(rank);
     all.blocks += own.blocks;
     all.recomputed += own.recomputed;
     all.attention += own.attention;
@@ -349,10 +369,8 @@ std::vector<MemoryBreakdown> PredictPipelineRanks(const MemoryInputs& inputs,
 
 MemoryBreakdown PredictPipelineMemory(const MemoryInputs& inputs, const std::vector<int64_t>& cut,
                                       const PipelineSchedule& schedule) {
-  const std::vector<MemoryBreakdown> ranks = PredictPipelineRanks(inputs, cut, schedule);
-  return *std::max_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
-    return TotalBytes(a) < TotalBytes(b);
-  });
+  return PipelineMemory(StageShapes(inputs.shape), cut, InFlightActivations(schedule))
+      .Fullest(inputs);
 }
 
 }  // namespace weft

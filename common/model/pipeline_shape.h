@@ -68,13 +68,18 @@ class PipelineMemory {
 
   /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for
   /// several threads at once.
-  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs);
+  std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) { return Ranks(inputs, true); }
+  /// Of these the first one that has most: found without those that cannot be it.
+  MemoryBreakdown Fullest(const MemoryInputs& inputs) { return Fullest(inputs, true); }
   /// Of these one.
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank) {
     return Rank(inputs, rank, true);
   }
   /// The part of these on the device, as PredictDeviceTier of one rank.
-  std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs);
+  std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs) {
+    return Ranks(inputs, false);
+  }
+  MemoryBreakdown FullestDeviceTier(const MemoryInputs& inputs) { return Fullest(inputs, false); }
   MemoryBreakdown DeviceTier(const MemoryInputs& inputs, int64_t rank) {
     return Rank(inputs, rank, false);
   }
@@ -98,7 +103,10 @@ class PipelineMemory {
     int64_t evaluation;  ///< It has a few messages, and no activations.
   };
 
+  /// A stage of each chunk of a rank.
+  std::vector<StageKind> KindsOf(const MemoryInputs& inputs, int64_t rank) const;
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
+  MemoryBreakdown Fullest(const MemoryInputs& inputs, bool with_host);
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank, bool with_host);
   /// Of the stage with that number, which is one of this kind.
   StageMemory OfStage(const MemoryInputs& inputs, const StageKind& kind, size_t stage);

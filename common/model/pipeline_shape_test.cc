@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/pipeline/named_schedule.h"
+
 namespace weft {
 namespace {
 
@@ -101,6 +103,47 @@ TEST(StageShapes, AreThoseOfEachStageByItself) {
       ExpectStages(ModelShape::OfExpertRank(mixture, 4));
     }
   }
+}
+
+TEST(PipelineMemory, TheFullestRankIsTheFirstWithMostOfAll) {
+  JobSpec job;
+  job.model.layers = 19;
+  job.model.width = 192;
+  job.model.heads = 6;
+  job.model.vocab_size = 1021;
+  MemoryInputs inputs;
+  inputs.shape = ShapeOf(job);
+  inputs.sequence_length = 64;
+  inputs.precision = &kBf16Precision;
+  inputs.micro_batch = 2;
+  inputs.accumulation_steps = 16;
+  const StageShapes shapes(inputs.shape);
+  struct Pipeline {
+    const char* kind;
+    int64_t chunks;
+    std::vector<int64_t> cut;
+  };
+  for (const Pipeline& p :
+       {Pipeline{"1f1b", 1, {2, 3, 3, 3, 2, 3, 2, 1}}, Pipeline{"1f1b", 1, {3, 3, 3, 3, 3, 4}},
+        Pipeline{"zero_bubble", 1, {1, 3, 3, 3, 3, 3, 3}},
+        Pipeline{"interleaved", 2, {3, 2, 2, 2, 2, 3, 3, 2}}}) {
+    const int64_t ranks = std::ssize(p.cut) / p.chunks;
+    const InFlightActivations in_flight(NamedSchedule(p.kind, ranks, p.chunks, 16).value());
+    for (int64_t blocks = 0; blocks <= 19; ++blocks) {
+      inputs.recomputed_blocks = blocks;
+      PipelineMemory memory(shapes, p.cut, in_flight);
+      MemoryBreakdown most;
+      for (const MemoryBreakdown& rank : memory.Ranks(inputs)) {
+        if (TotalBytes(rank) > TotalBytes(most)) most = rank;
+      }
+      const MemoryBreakdown fullest = PipelineMemory(shapes, p.cut, in_flight).Fullest(inputs);
+      EXPECT_EQ(TotalBytes(fullest), TotalBytes(most)) << p.kind << ", " << blocks;
+      EXPECT_EQ(fullest.activations_bytes, most.activations_bytes) << p.kind << ", " << blocks;
+    }
+  }
+  // Of 1F1B most ranks need not be looked at.
+  const InFlightActivations in_flight(NamedSchedule("1f1b", 8, 1, 16).value());
+  EXPECT_EQ(in_flight.FallsFrom(6), 1);
 }
 
 }  // namespace

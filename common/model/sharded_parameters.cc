@@ -36,9 +36,14 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
   const DType frozen_type = FrozenMatrixType(model, precision);
   std::map<std::tuple<int64_t, int64_t, bool, DType, bool, bool, bool, bool>, size_t> found;
   const bool classifies = !model.untied_classifier && HeadOf(model) != "classification";
-  VisitParametersOfRank(model, tensor, rows, [&](const ParameterInfo& parameter) {
-    if (!IsOnExpertRank(model, parameter, expert_ranks)) return;
+  const std::vector<ParameterGroup> groups = ParameterGroupsOfRank(model, tensor, rows);
+  int64_t blocks = 1;
+  for (const ParameterGroup& group : groups) {
+    const ParameterInfo& parameter = group.first;
+    if (!IsOnExpertRank(model, parameter, expert_ranks)) continue;
+    blocks = std::max(blocks, group.blocks);
     const int64_t unit = parameter.unit;
+    const int64_t count = group.experts > 1 ? group.experts / expert_ranks : 1;
     const bool tied = unit == 0 && IsClassifier(model, parameter);
     const bool looked_up = parameter.read_forward_alone();
     const bool trained = !parameter.frozen;
@@ -50,8 +55,9 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
                        : matrix                    ? precision.matrices
                                                    : DType::kF32;
     if (parameter.replicated) {
-      replicated_bytes_ += RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
-      return;
+      replicated_bytes_ +=
+          group.blocks * count * RoundUp(parameter.StoredElements(), 16) * ElementBytes(type);
+      continue;
     }
     const bool of_all = parameter.of_all_blocks;
     const auto [it, is_new] = found.try_emplace(
@@ -65,15 +71,24 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     }
     flat_parameters_[it->second].added_to_last |= of_all || (parameter.of_table && classifies);
     const int64_t elements = quantized ? parameter.quantized_words : parameter.StoredElements();
-    flat_parameters_[it->second].elements += RoundUp(elements, 16);
+    flat_parameters_[it->second].elements += count * RoundUp(elements, 16);
     // All blocks take turns with one set of copies.
     if (matrix && (parameter.packed() || tied) && parameter.block < 1) {
-      packed_ += elements;
-      if (parameter.in_tiles()) packed_in_tiles_ += elements;
-      packed_padding_.Add(parameter.packed_padding());
+      packed_ += count * elements;
+      if (parameter.in_tiles()) packed_in_tiles_ += count * elements;
+      packed_padding_.Add(parameter.packed_padding(), count);
     }
     if (trained && !of_all) first_differentiated_ = std::min(first_differentiated_, unit);
-  });
+  }
+  // Blocks that were listed as one.
+  for (int64_t unit = 2; unit <= blocks; ++unit) {
+    for (const size_t of_first : of_unit_[1]) {
+      of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
+      FlatParameter flat = flat_parameters_[of_first];
+      flat.first_unit = flat.last_unit = unit;
+      flat_parameters_.push_back(flat);
+    }
+  }
 }
 
 ShardedParameters FlatParameters::Among(int64_t ranks) const {

@@ -310,10 +310,14 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
     costed.memory = PredictMemory(inputs);
     return;
   }
-  costed.memory = {};
   costed.stage_bytes.clear();
+  if (workers_.kind_count() == 1) {
+    costed.memory = pipeline->Fullest(inputs);
+    return;
+  }
+  costed.memory = {};
   for (const MemoryBreakdown& rank : pipeline->Ranks(inputs)) {
-    if (workers_.kind_count() > 1) costed.stage_bytes.push_back(TotalBytes(rank));
+    costed.stage_bytes.push_back(TotalBytes(rank));
     if (TotalBytes(rank) > TotalBytes(costed.memory)) costed.memory = rank;
   }
 }
@@ -330,12 +334,7 @@ int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<Pipeli
   const bool of_gpu = workers_.on_devices() && (offloads || memory.snapshots_bytes > 0);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
   if (!offloads) return BytesWithoutTiers(memory);
-  if (!pipeline) return TotalBytes(PredictDeviceTier(inputs));
-  int64_t most = 0;
-  for (const MemoryBreakdown& rank : pipeline->DeviceTiers(inputs)) {
-    most = std::max(most, TotalBytes(rank));
-  }
-  return most;
+  return TotalBytes(pipeline ? pipeline->FullestDeviceTier(inputs) : PredictDeviceTier(inputs));
 }
 
 bool MeshSearch::WithinLimits(const CostedPlan& costed) const {
