@@ -17,12 +17,13 @@ ModelSpec WithOneBlock(ModelSpec model) {
 
 }  // namespace
 
-RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_t rows) {
+RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_t rows,
+                                  int64_t most_experts) {
   RepeatedBlock repeated;
   const int64_t blocks = DistinctBlocks(model);
   const bool alike = blocks > 1 && !DiffersByBlock(model);
   std::vector<ParameterInfo>& parameters = repeated.parameters;
-  parameters = ParametersOfRank(alike ? WithOneBlock(model) : model, tensor, rows);
+  parameters = ParametersOfRank(alike ? WithOneBlock(model) : model, tensor, rows, most_experts);
   if (!alike) return repeated;
   repeated.blocks = blocks;
   const auto of_block = [](const ParameterInfo& parameter) { return parameter.block >= 0; };
@@ -37,11 +38,10 @@ RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_
 std::vector<ParameterGroup> ParameterGroupsOfRank(const ModelSpec& model, int64_t tensor,
                                                   int64_t rows) {
   const bool alike = !DiffersByBlock(model);
-  RepeatedBlock listed = RepeatedBlockOfRank(model, tensor, rows);
+  RepeatedBlock listed = RepeatedBlockOfRank(model, tensor, rows, alike ? 1 : model.experts);
   std::vector<ParameterGroup> groups;
   for (size_t i = 0; i < listed.parameters.size(); ++i) {
     ParameterInfo& parameter = listed.parameters[i];
-    if (alike && parameter.expert > 0) continue;
     const bool of_expert = alike && parameter.expert == 0;
     const int64_t blocks = i >= listed.begin && i < listed.end ? listed.blocks : 1;
     groups.push_back({std::move(parameter), blocks, of_expert ? model.experts : 1});

@@ -16,7 +16,8 @@ struct RepeatedBlock {
   size_t end = 0;      ///< ... and their end. All others are there once.
   int64_t blocks = 1;  ///< That have what it has; each is a unit more.
 };
-RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_t rows = 1);
+RepeatedBlock RepeatedBlockOfRank(const ModelSpec& model, int64_t tensor, int64_t rows = 1,
+                                  int64_t most_experts = INT64_MAX);
 
 /// Parameters that differ in nothing but their names.
 struct ParameterGroup {

@@ -13,9 +13,11 @@ namespace {
 
 /// A list under way.
 struct Builder {
-  explicit Builder(const ModelSpec& of) : model(of) {}
+  explicit Builder(const ModelSpec& of) : Builder(of, of.experts) {}
+  Builder(const ModelSpec& of, int64_t some_experts) : model(of), experts(some_experts) {}
 
   const ModelSpec& model;
+  const int64_t experts;  ///< Of each block, that are listed.
   std::vector<ParameterInfo> list;
   int64_t block = -1;
   int64_t expert = -1;
@@ -85,7 +87,7 @@ void AddGpt2Block(const ModelSpec& model, int64_t index, Builder& add) {
 void AddExperts(const ModelSpec& model, const std::string& name, Builder& add) {
   const int64_t c = model.width, f = MlpWidth(model);
   add.Linear(name + "gate", model.experts, c, false, ParameterRole::kRouter);
-  for (add.expert = 0; add.expert < model.experts; ++add.expert) {
+  for (add.expert = 0; add.expert < add.experts; ++add.expert) {
     const std::string expert = name + "experts." + std::to_string(add.expert);
     add.Linear(expert + ".w1", f, c, false, ParameterRole::kMlpUp);
     add.Stacked(expert + ".w3", f, c, false, ParameterRole::kMlpUp);
@@ -147,9 +149,25 @@ void AddVitBlock(const ModelSpec& model, int64_t index, Builder& add) {
       add);
 }
 
+// With this many experts.
+std::vector<ParameterInfo> PlainBlockWith(const ModelSpec& model, int64_t index, int64_t experts) {
+  Builder add(model, experts);
+  add.block = index;
+  if (model.family == "llama") {
+    AddLlamaBlock(model, index, add);
+  } else if (model.family == "bert") {
+    AddBertBlock(model, index, add);
+  } else if (model.family == "vit") {
+    AddVitBlock(model, index, add);
+  } else {
+    AddGpt2Block(model, index, add);
+  }
+  return std::move(add.list);
+}
+
 void AddBlocks(const ModelSpec& model, Builder& add) {
   for (int64_t i = 0; i < DistinctBlocks(model); ++i) {
-    for (ParameterInfo& parameter : PlainBlockParameters(model, i)) {
+    for (ParameterInfo& parameter : PlainBlockWith(model, i, add.experts)) {
       add.list.push_back(std::move(parameter));
     }
   }
@@ -224,10 +242,10 @@ std::vector<ParameterInfo> VitParameters(const ModelSpec& model) {
   return std::move(add.list);
 }
 
-std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model) {
+std::vector<ParameterInfo> DecoderParameters(const ModelSpec& model, int64_t experts) {
   const bool llama = model.family == "llama";
   const int64_t e = EmbeddingWidth(model), c = model.width;
-  Builder add(model);
+  Builder add(model, experts);
   AddDecoderEmbeddings(model, add);
   AddBlocks(model, add);
   if (NormPositionOf(model) == "pre") {
@@ -448,6 +466,24 @@ void DescribeProducts(std::vector<ParameterInfo>& parameters) {
   }
 }
 
+// With this many experts of each block.
+std::vector<ParameterInfo> PlainParametersWith(const ModelSpec& model, int64_t experts) {
+  if (model.family == "bert") return BertParameters(model);
+  if (model.family == "vit") return VitParameters(model);
+  return DecoderParameters(model, experts);
+}
+
+std::vector<ParameterInfo> ParametersWith(const ModelSpec& model, int64_t experts) {
+  std::vector<ParameterInfo> parameters =
+      WithTechniques(model, PlainParametersWith(model, experts));
+  // Techniques have added some to blocks.
+  for (ParameterInfo& parameter : parameters) {
+    if (parameter.block >= 0) parameter.unit = parameter.block + 1;
+  }
+  DescribeProducts(parameters);
+  return parameters;
+}
+
 }  // namespace
 
 int64_t ParameterInfo::StoredElements() const {
@@ -478,28 +514,16 @@ PackedPadding ParameterInfo::packed_padding() const {
 }
 
 std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index) {
-  Builder add(model);
-  add.block = index;
-  if (model.family == "llama") {
-    AddLlamaBlock(model, index, add);
-  } else if (model.family == "bert") {
-    AddBertBlock(model, index, add);
-  } else if (model.family == "vit") {
-    AddVitBlock(model, index, add);
-  } else {
-    AddGpt2Block(model, index, add);
-  }
-  return std::move(add.list);
+  return PlainBlockWith(model, index, model.experts);
 }
 
-std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index) {
-  return WithTechniques(model, PlainBlockParameters(model, index));
+std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index,
+                                           int64_t most_experts) {
+  return WithTechniques(model, PlainBlockWith(model, index, std::min(model.experts, most_experts)));
 }
 
 std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model) {
-  if (model.family == "bert") return BertParameters(model);
-  if (model.family == "vit") return VitParameters(model);
-  return DecoderParameters(model);
+  return PlainParametersWith(model, model.experts);
 }
 
 std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model) {
@@ -515,13 +539,7 @@ std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model) {
 }
 
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
-  std::vector<ParameterInfo> parameters = WithTechniques(model, PlainParametersOf(model));
-  // Techniques have added some to blocks.
-  for (ParameterInfo& parameter : parameters) {
-    if (parameter.block >= 0) parameter.unit = parameter.block + 1;
-  }
-  DescribeProducts(parameters);
-  return parameters;
+  return ParametersWith(model, model.experts);
 }
 
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
@@ -571,8 +589,10 @@ std::vector<std::string> FreezeOfBlocks(const ModelSpec& model,
   return frozen;
 }
 
-std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows) {
-  std::vector<ParameterInfo> parameters = ParametersOf(model);
+std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor, int64_t rows,
+                                            int64_t most_experts) {
+  std::vector<ParameterInfo> parameters =
+      ParametersWith(model, std::min(model.experts, most_experts));
   if (tensor == 1) return parameters;
   for (ParameterInfo& parameter : parameters) {
     const int64_t whole = parameter.Elements();

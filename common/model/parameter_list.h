@@ -9,8 +9,10 @@
 
 namespace weft {
 
-/// The parameters of a block, named as that of layer `index`.
-std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index);
+/// The parameters of a block, named as that of layer `index`; of its experts no more than
+/// `most_experts`.
+std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index,
+                                           int64_t most_experts = INT64_MAX);
 
 /// The same without techniques that have other tensors in place of weights or besides them
 /// (TechniqueCost::ReplacementsOf, AdaptersOf): those that files have. Likewise below.
@@ -23,8 +25,9 @@ std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model);
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 
 /// The parameters of one of `tensor` tensor-parallel ranks, in a grid of `rows`: the one with most.
+/// With no more than `most_experts` experts of each block.
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor,
-                                            int64_t rows = 1);
+                                            int64_t rows = 1, int64_t most_experts = INT64_MAX);
 
 /// Whether the softmax is over the rows of this matrix: the token table, or one of its own.
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter);

@@ -26,7 +26,7 @@ int64_t SlotBytes(const SavedTensorSlot& slot, int64_t tokens, int64_t element_b
 /// Whether blocks have routers that are trained.
 bool TrainsRouter(const ModelSpec& model) {
   if (model.experts == 0) return false;
-  const std::vector<ParameterInfo> block = BlockParameters(model, DistinctBlocks(model) - 1);
+  const std::vector<ParameterInfo> block = BlockParameters(model, DistinctBlocks(model) - 1, 0);
   return std::any_of(block.begin(), block.end(), [](const ParameterInfo& parameter) {
     return parameter.role == ParameterRole::kRouter && !parameter.frozen;
   });

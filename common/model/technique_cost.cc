@@ -48,8 +48,11 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
 
 bool HasExpertAdapters(const ModelSpec& model) {
   if (model.experts == 0) return false;
-  for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
-    const std::vector<ParameterInfo> parameters = PlainBlockParameters(model, block);
+  // Searches for meshes ask for each of thousands: an expert for all where they are alike.
+  ModelSpec listed = model;
+  if (!DiffersByBlock(model)) listed.layers = listed.distinct_blocks = listed.experts = 1;
+  for (int64_t block = 0; block < DistinctBlocks(listed); ++block) {
+    const std::vector<ParameterInfo> parameters = PlainBlockParameters(listed, block);
     if (std::any_of(parameters.begin(), parameters.end(), [&](const ParameterInfo& parameter) {
           return parameter.expert >= 0 && !AdaptersOf(model, parameter).empty();
         })) {
