@@ -1,4 +1,4 @@
-// Models of very many blocks, and planning that is asked to stop.
+// Models of very many blocks or experts, and planning that is asked to stop.
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -60,6 +60,25 @@ TEST(PlanDeepModels, OptimalSchedulesAreFoundWhereMemoryBinds) {
   // Between keeping all and computing each block again.
   EXPECT_GT(ReplayedBlocks(*schedule) + ReplayedAttentions(*schedule), 0);
   EXPECT_LT(ReplayedBlocks(*schedule), 1024);
+}
+
+TEST(PlanLargeMixtures, ManyExpertsTakeHardlyLongerThanFew) {
+  const ClusterProfile cluster = Cluster(32, 8, 64 * kGiB);
+  JobSpec job = SmallJob();
+  job.model.family = "llama";
+  job.model.layers = 16;
+  job.model.experts_per_token = 2;
+  const auto seconds_of = [&](int64_t experts) {
+    job.model.experts = experts;
+    const double begin = ProcessorSeconds();
+    const Result<PlanReport> report = PlanAnyMesh(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return ProcessorSeconds() - begin;
+  };
+  // More of them have more expert-parallel degrees. Where each mesh lists all parameters it is a
+  // hundred times.
+  const double few = seconds_of(8);
+  EXPECT_LT(seconds_of(128), 10 * few);
 }
 
 TEST(PlanDeepModels, ARequestToStopEndsPlanning) {
