@@ -298,7 +298,7 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
   }));
 }
 
-TEST(ValidateJob, ParametersStandInAFileOfEachRankOnACpu) {
+TEST(ValidateJob, ParametersResideInAFileOfEachRankOnACpu) {
   const auto after = [](const std::function<void(JobSpec&)>& change) {
     return ErrorAfter([&](JobSpec& job) {
       job.resources.offload_optimizer = "host";

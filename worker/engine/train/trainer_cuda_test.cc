@@ -513,7 +513,7 @@ class ToldOnce : public Model {
 };
 
 // That the tests above would show it.
-TEST_F(TrainerOnCuda, ANumberThatIsToldOnceShows) {
+TEST_F(TrainerOnCuda, ANumberThatIsReportedOnceShows) {
   RandomTokens data(50, 16);
   JobSpec job = Job(2);
   job.model.layers = 1;

@@ -108,7 +108,7 @@ TEST(OffloadTest, BytesOverTheLinkAreThoseOfTheFormula) {
   }
 }
 
-TEST(OffloadTest, WeightsArriveBesideTheNextForwardPass) {
+TEST(OffloadTest, WeightsArriveDuringTheNextForwardPass) {
   Plan plan = TinyPlan("fp32", 4);
   plan.host_link_bytes_per_second = 200'000;
   Training training(TinyJob(4), plan, true);
@@ -267,7 +267,7 @@ TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
   near(all.optimizer_bytes, host.optimizer_bytes);
 }
 
-TEST(OffloadTest, AModelWhoseStateIsTooLargeForTheDeviceTrainsWhereItStandsInTheHostMemoryPool) {
+TEST(OffloadTest, AModelWhoseStateIsTooLargeForTheDeviceTrainsWithItInTheHostMemoryPool) {
   JobSpec job = TinyJob(1);
   job.model.width = 128;
   job.model.layers = 6;

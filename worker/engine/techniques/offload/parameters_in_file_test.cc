@@ -220,7 +220,7 @@ TEST(ParametersInFileTest, AFileThatWasChangedOrCutIsAnErrorThatNamesIt) {
   }
 }
 
-TEST(ParametersInFileTest, ADiskWithoutRoomIsToldAtTheStart) {
+TEST(ParametersInFileTest, ADiskWithoutRoomIsReportedAtTheStart) {
   // A write past the limit ends a process that does not say otherwise.
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit = {}, small = {};
