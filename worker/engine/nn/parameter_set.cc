@@ -151,7 +151,10 @@ void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
 void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
   WEFT_CHECK(offloaded_ && !values_, "what stays on the device is known before it is allocated");
   resident_units_.assign(static_cast<size_t>(this->units()), false);
-  for (const int64_t unit : units) resident_units_.at(static_cast<size_t>(unit)) = true;
+  for (const int64_t unit : units) {
+    WEFT_CHECK(unit >= 0 && unit < this->units(), "a unit of the model (CheckOffload)");
+    resident_units_[static_cast<size_t>(unit)] = true;
+  }
 }
 
 void ParameterSet::ChooseKept() {

@@ -93,17 +93,6 @@ TEST(StreamedParametersTest, HaveThemWhicheverUnitsStayUntilTheUpdate) {
   ExpectSame(job, plan);
 }
 
-TEST(StreamedParametersTest, RefuseToHaveUnitsStayThatTheModelDoesNotHave) {
-  const JobSpec job = TinyJob(4);
-  for (const int64_t unit : {int64_t{-1}, int64_t{99}}) {
-    Plan plan = StreamPlan("fp32");
-    plan.resident_units = {unit};
-    Training training;
-    EXPECT_THAT(training.Make(job, plan, true).message(),
-                HasSubstr("plan.resident_units has unit " + std::to_string(unit)));
-  }
-}
-
 TEST(StreamedParametersTest, UnitsThatStayGoOnFromAnotherState) {
   const JobSpec job = TinyJob(4);
   Plan plan = StreamPlan("bf16");
