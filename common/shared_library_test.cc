@@ -28,7 +28,7 @@ TEST(SharedLibrary, FindsFunctionsOfAFileAndOfTheProcess) {
 }
 
 TEST(SharedLibrary, IsClosedWithItsLastCopyWhereItIsLoadedWhileUsed) {
-  constexpr const char* kFile = "libutil.so.1";  // which no test is linked against
+  constexpr const char* kFile = "libBrokenLocale.so.1";  // which no test is linked against
   const auto loaded = [] {
     void* const handle = dlopen(kFile, RTLD_LAZY | RTLD_NOLOAD);
     if (handle != nullptr) dlclose(handle);

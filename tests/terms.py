@@ -76,7 +76,7 @@ NAMES = [
     Retired(r"InBits|in_bits|DealtOut|CheckDealtOut|[Dd]ealer|of_dealt",
             "compressed activations, IsTokenShard, sequence parallel, HeadExchange"),
     Retired(r"LayOutRegions|CutRegions|region_of_copies_", "flat parameters, buckets"),
-    Retired(r"kept_units_", "resident_units_"),
+    Retired(r"kept_units_", "device_updated_units_"),
     Retired(r"put_off_?|PutOff(?:Weights|Bytes|InFormat)|MlpWorkspacePutOff", "deferred_, Deferred..."),
     Retired(r"(?:Await|Wait|Finish|AllReduced|Fits|Held)Beside|RunBesides|RunBesideTransfers",
             "AwaitUncounted, FinishInBackground, RunOverlapped, ..."),
