@@ -193,7 +193,7 @@ class ParameterSet : public ParameterList {
   /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
   using ParameterList::Counts;
-  /// The same of the gradient of `part`: CountsPart, unless it is whole.
+  /// Whether this rank counts the gradient of `part` in such sums: CountsPart, unless it is whole.
   bool Counts(const ParameterPart& part) const;
   /// The trainable parameters in the order of their gradients, where values are not sharded: kind
   /// after kind, since ranks that shard updates sum those of derived matrices otherwise.
