@@ -401,7 +401,7 @@ TEST(PhaseLedger, AccountsForEachPhase) {
   EXPECT_TRUE(PhaseLedger(JobAt(1, v1::RUNNING), 0).empty());
 }
 
-TEST(Follow, ClassificationShowsItsAccuracyBesideTheLoss) {
+TEST(Follow, ClassificationShowsItsAccuracyNextToTheLoss) {
   std::ostringstream out;
   FollowView view(out, /*terminal=*/false);
   v1::Job job = JobAt(10, v1::RUNNING);

@@ -34,7 +34,7 @@ std::vector<double> Terms(size_t count) {
   return terms;
 }
 
-TEST(ExactSum, DoesNotRoundOnTheWay) {
+TEST(ExactSum, DoesNotRoundBeforeTheEnd) {
   EXPECT_EQ(SumOf({}), 0);
   EXPECT_EQ(SumOf({1e300, 1, -1e300}), 1);
   EXPECT_EQ(SumOf({1, 1e-300, -1}), 1e-300);

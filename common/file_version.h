@@ -11,7 +11,7 @@ namespace weft {
 struct FileVersion {
   int64_t inode = 0, size = 0, seconds = 0, nanoseconds = 0;
 
-  /// Of the file as it is now; of one that is not there all zero.
+  /// The version of the file as it is now; all zero where it is not there.
   static FileVersion Of(const std::string& path) {
     struct stat state {};
     if (stat(path.c_str(), &state) != 0) return {};

@@ -30,7 +30,7 @@ class Sha256 {
 /// Digest of one text, kBytes bytes.
 std::string Sha256Of(std::string_view bytes);
 
-/// The same as 64 lower-case hexadecimal digits.
+/// The digest of one text as 64 lower-case hexadecimal digits.
 std::string Sha256Hex(std::string_view bytes);
 
 /// HMAC-SHA-256 (RFC 2104) of `message`: only who knows `key` can make it.

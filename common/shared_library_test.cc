@@ -1,6 +1,9 @@
 #include "common/shared_library.h"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,6 +25,27 @@ TEST(SharedLibrary, FindsFunctionsOfAFileAndOfTheProcess) {
   int (*absolute)(int) = nullptr;
   ASSERT_TRUE(SharedLibrary::OfProcess("none").Find("abs", absolute).ok());
   EXPECT_EQ(absolute(-3), 3);
+}
+
+TEST(SharedLibrary, IsClosedWithItsLastCopyWhereItIsLoadedWhileUsed) {
+  constexpr const char* kFile = "libBrokenLocale.so.1";  // which no test is linked against
+  const auto loaded = [] {
+    void* const handle = dlopen(kFile, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != nullptr) dlclose(handle);
+    return handle != nullptr;
+  };
+  ASSERT_FALSE(loaded());
+  std::optional<SharedLibrary> copy;
+  {
+    const Result<SharedLibrary> library = SharedLibrary::LoadWhileUsed(kFile, "none");
+    ASSERT_TRUE(library.ok()) << library.status().message();
+    copy = *library;
+  }
+  EXPECT_TRUE(loaded());
+  copy.reset();
+  EXPECT_FALSE(loaded());
+  EXPECT_EQ(SharedLibrary::LoadWhileUsed("/no/such/library.so", "none").status().code(),
+            StatusCode::kUnavailable);
 }
 
 TEST(SharedLibrary, SaysWhatIsMissingAndWhatToDo) {

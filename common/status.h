@@ -52,7 +52,7 @@ class [[nodiscard]] Status {
   /// "OK", or "INVALID: message".
   std::string ToString() const;
 
-  /// The same failure with `context` and ": " before its message; OK stays OK.
+  /// This failure with `context` and ": " before its message; OK stays OK.
   Status WithContext(std::string_view context) const;
 
   bool operator==(const Status&) const = default;

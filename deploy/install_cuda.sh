@@ -43,7 +43,7 @@ for wheel in "$new"/wheels/*.whl; do
   rm "$wheel"
 done
 
-# The wheels share nvidia/cu13, laid out like a toolkit but for links; NCCL has a folder of its own.
+# The wheels share nvidia/cu13, laid out like a toolkit except for links; NCCL has a folder of its own.
 mkdir "$new/toolkit"
 for part in cu13 nccl; do cp -al "$new/wheels/nvidia/$part/." "$new/toolkit/"; done
 cp "$wheels" "$new/toolkit/.wheels"

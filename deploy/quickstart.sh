@@ -48,7 +48,7 @@ echo "$data: $(wc -c <"$data") bytes"
 
 export WEFT_HOME=$home
 job=$home/job.yaml
-# A job of so many steps.
+# A job of this many steps.
 write_job() {
   cat >"$job" <<YAML
 name: quickstart

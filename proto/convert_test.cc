@@ -122,7 +122,7 @@ TEST(Convert, RangesHoldForMessagesToo) {
             "you mean 'bf16'?");
 }
 
-TEST(Convert, EnumsTravelByName) {
+TEST(Convert, EnumsAreSentByName) {
   v1::Job job;
   job.set_state(v1::RUNNING);
   EXPECT_EQ(ProtoToJson(job)["state"], "RUNNING");

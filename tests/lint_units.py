@@ -51,7 +51,7 @@ def main():
         if entry["file"] in wanted:
             commands[entry["file"]].append(entry)
     alike = collections.defaultdict(list)  # files by how they are read: once, or several times
-    shared = {}  # what the compiler is told of any of them, by what makes readings differ
+    shared = {}  # what the compiler's options say of any of them, by what makes readings differ
     for path in sorted(commands):
         readings = []
         for entry in commands[path]:

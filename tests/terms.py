@@ -3,12 +3,14 @@
 
     tests/terms.py
 
-Fails when a name of NAMES comes back in source or pages, when a word of WORDS comes back in a page or
-one of COMMENTS in a comment, or when a paragraph of a page is longer than LONGEST characters. Prints file:line and what to use instead.
-A rename adds a row to NAMES.
+Fails when a name of NAMES comes back in source or pages or one of PARTS within a longer name, when a
+word of WORDS comes back in a page or one of COMMENTS in a comment or a text of a source, or when a
+paragraph of a page is longer than LONGEST characters. Prints file:line and what to use instead.
+A rename adds a row to NAMES, or to PARTS where longer names can have it in them.
 """
 
 import fnmatch
+import functools
 import os
 import pathlib
 import re
@@ -74,7 +76,7 @@ NAMES = [
     Retired(r"InBits|in_bits|DealtOut|CheckDealtOut|[Dd]ealer|of_dealt",
             "compressed activations, IsTokenShard, sequence parallel, HeadExchange"),
     Retired(r"LayOutRegions|CutRegions|region_of_copies_", "flat parameters, buckets"),
-    Retired(r"kept_units_", "resident_units_"),
+    Retired(r"kept_units_", "device_updated_units_"),
     Retired(r"put_off_?|PutOff(?:Weights|Bytes|InFormat)|MlpWorkspacePutOff", "deferred_, Deferred..."),
     Retired(r"(?:Await|Wait|Finish|AllReduced|Fits|Held)Beside|RunBesides|RunBesideTransfers",
             "AwaitUncounted, FinishInBackground, RunOverlapped, ..."),
@@ -101,6 +103,34 @@ NAMES = [
             "Direction, RunConfig, RouteOptions, NamedVariants"),
 ]
 
+# Words of longer names, as CamelCase has them; found in snake_case, too.
+PARTS = [
+    Retired(r"TensorGrids?", "TensorParallel2d"),
+    Retired(r"Beside", "NextTo, With, During, InBackground"),
+    Retired(r"Puts?Off", "Deferred"),
+    Retired(r"UnderWay|OnTheWay", "InFlight"),
+    Retired(r"(?:Shares?|Shared|Sharing|Deals?|Dealt|Dealing)Out", "Sharded, Partition"),
+    Retired(r"Sharers?", "ShardRanks"),
+    Retired(r"ButFor", "Except"),
+    Retired(r"OfWhich", "a name in another order"),
+    Retired(r"SoMany", "N, NumberOf"),
+    Retired(r"Pictures?", "Image, Chart"),
+    Retired(r"Summands?", "PartialSum, Term"),
+    Retired(r"Travel(?:s|led|ling)?", "Sent, Offloaded"),
+    Retired(r"Stand(?:s|ing)?(?!For|_for)|StoodStill", "Is, Resides, Comes, Waits"),
+    Retired(r"(?:Is|Are|Was|Were|Be)Told", "IsReported, Learns"),
+    Retired(r"ToldApart", "Distinguished"),
+    Retired(r"Somebody|Anybody", "Caller, Thread, Rank"),
+    Retired(r"Misfits?", "Infeasible"),
+    Retired(r"HostTiers?", "HostMemoryPool"),
+    Retired(r"HeldChains?|ChainBooks?", "InFlightChain, ChainCache"),
+]
+
+# Names with one of PARTS that stay, and why.
+STAYING = {
+    "beside_share": "calibrations that are recorded in files have it (docs/benchmarks/own_runs.json)",
+}
+
 COMMENTS = [
     Retired(r"(?:ranks|those) that (?:share|shared) (?:the |their |its )?"
             r"(?:matrices|sequences|experts|blocks|updates|state|parameters|tokens)",
@@ -120,7 +150,7 @@ COMMENTS = [
     Retired(r"somebody|anybody", "the caller, a thread, a rank"),
     Retired(r"the books?", "the account, the cache"),
     Retired(r"turned (?:queries|keys|heads)", "rotated"),
-    Retired(r"stand(?:s|ing)?(?! for)|stood still", "is, resides, comes, waits"),
+    Retired(r"stand(?:s|ing)?(?! for|-in)|stood still", "is, resides, comes, waits"),
     Retired(r"beside", "next to, with, besides, compared with, overlapped with"),
     Retired(r"travel(?:s|led|ling)?", "is offloaded, sent, copied"),
     Retired(r"but for", "except"),
@@ -160,15 +190,17 @@ SUFFIXES = {".cc", ".h", ".cu", ".cuh", ".def", ".proto", ".py", ".sh", ".txt", 
 
 
 def files():
-    """Paths of sources and pages, relative to the root."""
+    """Paths of sources, scripts and pages, relative to the root."""
     yield from sorted(path.name for path in ROOT.glob("*.md"))
     yield "CMakeLists.txt"
     for top in SOURCES:
         for folder, folders, names in os.walk(ROOT / top):
             folders[:] = [name for name in folders if name != "__pycache__"]
             for name in sorted(names):
-                if os.path.splitext(name)[1] in SUFFIXES:
-                    yield os.path.relpath(os.path.join(folder, name), ROOT)
+                path = os.path.join(folder, name)
+                suffix = os.path.splitext(name)[1]
+                if suffix in SUFFIXES or not suffix and os.access(path, os.X_OK):
+                    yield os.path.relpath(path, ROOT)
 
 
 def matches(any_of, path):
@@ -181,14 +213,41 @@ def expression(rows, flags=0):
     return re.compile(rf"\b(?:{patterns})\b".replace(" ", r"\s+"), flags)
 
 
+def part_expression(rows):
+    """Any of the rows as words of a name, which is the match: of CamelCase, or of snake_case."""
+    camel = "|".join(row.pattern for row in rows)
+    snake = re.sub(r"(?<=[a-z?)])(?=[A-Z])", "_", camel).lower()
+    return re.compile(rf"(?:{camel})(?![a-z])|(?<![A-Za-z])(?:{snake})(?![A-Za-z])")
+
+
+def at(path, text, start):
+    return f"{path}:{text.count(chr(10), 0, start) + 1}"
+
+
 def found(any_of, rows, path, text):
     """Lines of text in which a row's pattern is."""
     for match in any_of.finditer(text):
         row = next(row for row in rows if expression([row], any_of.flags).match(text, match.start()))
         if not matches(row.stays, path):
             words = " ".join(match[0].split())
-            yield (f"{path}:{text.count(chr(10), 0, match.start()) + 1}: \"{words}\" is retired"
-                   f"; hint: {row.term}")
+            yield f"{at(path, text, match.start())}: \"{words}\" is retired; hint: {row.term}"
+
+
+def retired_part(any_of, rows, name):
+    """What is wrong with a name of several words of which a row's pattern is some; "": nothing."""
+    match = any_of.search(name)
+    if match is None or name in STAYING or not re.search(r"[a-z][A-Z]|[A-Za-z]_[A-Za-z]", name):
+        return ""
+    row = next(row for row in rows if part_expression([row]).search(name))
+    return f"\"{match[0]}\" of {name} is retired; hint: {row.term}"
+
+
+def found_parts(problem_of, path, text):
+    """Lines of text with a name that `problem_of` finds wrong."""
+    for name in sorted(set(re.findall(r"\w{6,}", text))):
+        if problem_of(name):
+            for match in re.finditer(rf"\b{name}\b", text):
+                yield f"{at(path, text, match.start())}: {problem_of(name)}"
 
 
 def comments(text):
@@ -196,6 +255,42 @@ def comments(text):
     return "\n".join(re.sub(r"^(?:[^\"/]|\"(?:[^\"\\]|\\.)*\"|/(?!/))*|`[^`]*`",
                             lambda code: " " * len(code[0]), line)
                      for line in text.split("\n")).replace("//", "  ")
+
+
+LITERAL = re.compile(r'//[^\n]*|R"(\w*)\(.*?\)\1"|\'(?:[^\'\\\n]|\\.)+\'|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
+
+
+def literals(text):
+    """The text of a C++ file without what is not in literals: other code is a sign that parts what
+    comes before and after it, comments and the quotes of literals that follow one another are blank."""
+    def code(part):
+        return re.sub(r"\S", "\0", part)
+    parts, end = [], 0
+    for match in LITERAL.finditer(text):
+        parts.append(code(text[end:match.start()]))
+        end, token = match.end(), match[0]
+        if token[0] == '"':
+            parts.append(" " + re.sub(r"\\.", "  ", token[1:-1]) + " ")
+        else:
+            parts.append(token if token[0] == "R" else re.sub(r"\S", " ", token))
+    return "".join(parts) + code(text[end:])
+
+
+def is_python(path):
+    """Whether it is a script of Python. One without a suffix is a benchmark's."""
+    return path.endswith(".py") or "." not in path
+
+
+def hash_comments(path, text):
+    """The text of a script or of YAML without what is not in comments; of Python also what three
+    quotes begin, which is its documentation."""
+    kept = r'(?<!\S)#[^\n]*|"""(?:(?!""").)*"""' if is_python(path) else r"(?<!\S)#[^\n]*"
+    parts, end = [], 0
+    for match in re.finditer(kept, text, re.DOTALL):
+        parts.append(re.sub(r"\S", " ", text[end:match.start()]))
+        parts.append(re.sub(r"`[^`\n]*`", lambda code: " " * len(code[0]), match[0]).replace("#", " "))
+        end = match.end()
+    return "".join(parts)
 
 
 def prose(text):
@@ -230,13 +325,20 @@ def long_paragraphs(path, text):
 def main():
     names, words = expression(NAMES), expression(WORDS, re.IGNORECASE)
     in_comments = expression(COMMENTS, re.IGNORECASE)
+    problem_of = functools.cache(functools.partial(retired_part, part_expression(PARTS), PARTS))
     problems = []
     for path in files():
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         if path != "tests/terms.py":
             problems += found(names, NAMES, path, text)
+            problems += found_parts(problem_of, path, text)
         if path.endswith((".h", ".cc", ".cu", ".cuh", ".proto")):
             problems += found(in_comments, COMMENTS, path, comments(text))
+        if path.endswith((".h", ".cc", ".cu", ".cuh")):
+            problems += found(in_comments, COMMENTS, path, literals(text))
+        scripts = is_python(path) or path.endswith((".sh", ".yaml", "CMakeLists.txt"))
+        if scripts and path != "tests/terms.py":
+            problems += found(in_comments, COMMENTS, path, hash_comments(path, text))
         if path.endswith(".md"):
             if not matches(OTHER_PAGES, path):
                 problems += found(words, WORDS, path, prose(text))

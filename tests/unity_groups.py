@@ -6,7 +6,7 @@
 Reads lines of a target, its folder and its files, and prints for each group of two files or more a
 line of its target and its files. A group has MOST files at the most. What one of them has in an
 unnamed namespace no other one has, sees in our headers or hides: their unnamed namespaces become one.
-Declarations are found by their place: at the start of a line, as clang-format puts them. What stands
+Declarations are found by their place: at the start of a line, as clang-format puts them. What is
 there in a string too is one more name, and costs nothing but a smaller group.
 """
 

@@ -82,7 +82,7 @@ TEST(Documents, FieldsThatNobodyAsksForMayHoldAnything) {
   EXPECT_EQ(message.find("line 1"), std::string::npos) << message;
 }
 
-TEST(Documents, FormsAreToldByContentAndName) {
+TEST(Documents, FormsAreRecognizedByContentAndName) {
   const std::string lines = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
   for (const char* name : {"a.json", "a.jsonlines", "a.ndjson", "A.JSONL", "a.txt", "corpus"}) {
     EXPECT_THAT(*Read(name, lines), ElementsAre("one", "two")) << name;

@@ -17,11 +17,11 @@ const Json* Find(const Json& config, const char* key);
 /// Reads a whole number below 2^30. kInvalid when it is missing or something else.
 Status ReadSize(const Json& config, const char* key, int64_t& out);
 
-/// The same under either of two names that transformers takes for one: kInvalid names both when
+/// Reads a size under either of two names that transformers takes for one: kInvalid names both when
 /// they differ.
 Status ReadSize(const Json& config, const char* key, const char* alias, int64_t& out);
 
-/// The same; leaves `out` when the key is missing or null.
+/// Reads a size; leaves `out` when the key is missing or null.
 Status ReadOptionalSize(const Json& config, const char* key, int64_t& out);
 
 /// Reads a number; leaves `out` when the key is missing or null.

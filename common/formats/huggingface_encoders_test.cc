@@ -119,7 +119,7 @@ TEST(EncoderExport, WritesTheFolderOfTransformers) {
   }
 }
 
-TEST(EncoderExport, NamesClassesAndScalesPictures) {
+TEST(EncoderExport, NamesClassesAndScalesImages) {
   ModelSpec model = *ReadModelConfig(Env::Posix(), Fixture("vit"), {});
   const Json config = *ModelToConfig(model, {"cat", "dog"});
   EXPECT_EQ(config["id2label"]["1"], "dog");

@@ -152,7 +152,7 @@ TEST(ImportedCopies, MustEqualWhatTheyAreTiedToInEveryFamily) {
     Folder alone = folder;
     alone.Erase(c.of);
     ASSERT_TRUE(alone.Import().ok()) << alone.Error();
-    EXPECT_EQ(*alone.Import(), plain) << "one that stands alone is the other";
+    EXPECT_EQ(*alone.Import(), plain) << "one that is alone is the other";
     folder.values[c.copy].back() += 1e-3f;
     EXPECT_THAT(folder.Error(), AllOf(HasSubstr(c.copy), HasSubstr(c.of),
                                       HasSubstr("tie_word_embeddings to false")));

@@ -12,11 +12,12 @@ namespace weft {
 /// instead. The job is a resolved one (ResolveImportedModel).
 Status CheckImportedWeights(Env& env, const JobSpec& job, bool missing_is_error);
 
-/// Those in the folders of model.import_path and model.peft.import_path, which a checkpoint
-/// replaces.
+/// Checks the weights in the folders of model.import_path and model.peft.import_path, which a
+/// checkpoint replaces.
 Status CheckStartWeights(Env& env, const JobSpec& job, bool missing_is_error);
 
-/// Those in the folder of an added network (AddedNetworkOf), which no checkpoint holds.
+/// Checks the weights in the folder of an added network (AddedNetworkOf), which no checkpoint
+/// holds.
 Status CheckAddedWeights(Env& env, const JobSpec& job, bool missing_is_error);
 
 }  // namespace weft

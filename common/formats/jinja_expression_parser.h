@@ -41,7 +41,7 @@ class ExpressionParser {
   /// One expression, with "a if b else c".
   Result<ExpressionPtr> ParseExpression();
 
-  /// The same without.
+  /// One expression without "if" and "else" of its own.
   Result<ExpressionPtr> ParseWithoutConditional();
 
   /// What can be assigned to: a name, an attribute of one, or a tuple of these.

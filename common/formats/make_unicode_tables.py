@@ -1,4 +1,4 @@
-"""Writes unicode_tables.cc beside this file from the Unicode character database.
+"""Writes unicode_tables.cc next to this file from the Unicode character database.
 
 Run: python make_unicode_tables.py [/usr/share/unicode]   (Debian package unicode-data)
 """

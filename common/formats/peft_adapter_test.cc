@@ -439,7 +439,7 @@ TEST(PeftAdapter, HeadsThatPeftAddsOfItsOwnAccordNeedNotBeThere) {
   EXPECT_EQ(other.Refusal(), "");
 }
 
-TEST(PeftAdapter, ATableBesideItsFactorsIsReadInPlaceOfThatOfTheNetwork) {
+TEST(PeftAdapter, ATableWithItsFactorsIsReadInPlaceOfThatOfTheNetwork) {
   Folder folder("llama/embedding");
   const std::vector<float> table(67 * 32, 0.5f);
   folder.Change([&](std::vector<SafetensorsTensor>& tensors) {

@@ -31,7 +31,8 @@ Status ReadFlag(const Json& config, const std::string& key, bool& flag);
 /// The largest alpha of model.peft, which configurations are read up to.
 constexpr int64_t kLargestAlpha = 1'000'000;
 
-/// The same limits as those of model.peft; kInvalid otherwise.
+/// The value of a field of an adapter's configuration within the limits of model.peft; kInvalid
+/// otherwise.
 Result<int64_t> RankFrom(const std::string& key, const Json& rank);
 Result<double> AlphaFrom(const std::string& key, const Json& alpha);
 

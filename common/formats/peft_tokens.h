@@ -41,7 +41,7 @@ Status ReadTokenRows(const Json& config, const ModelSpec& model, PeftSpec& spec)
 /// kInvalid where the table is trained whole and the classifier has it, too: peft would untie them.
 Status CheckTableStaysTied(const ModelSpec& model);
 
-/// The same as ReadTokenRows for writing.
+/// Writes what ReadTokenRows reads.
 void AddTokenRows(const ModelSpec& model, Json& config);
 
 }  // namespace weft

@@ -71,7 +71,7 @@ class SafetensorsFile {
   /// implementation `__metadata__` may be null, and unknown keys of an entry are passed over.
   static Result<SafetensorsFile> Open(Env& env, const std::string& path);
 
-  /// The same over memory that outlives the result; `source` names it in errors.
+  /// Reads a file that is in memory, which outlives the result; `source` names it in errors.
   static Result<SafetensorsFile> Parse(std::span<const std::byte> bytes, const std::string& source);
 
   /// In the order of the file.

@@ -32,7 +32,7 @@ class SplitRegex {
   /// the patterns of well-known tokenizers alone.
   bool cuts_at_spaces() const { return cuts_at_spaces_; }
 
-  /// The same with PCRE2 even where there is a faster way.
+  /// This pattern, run by PCRE2 even where there is a faster way.
   SplitRegex WithoutShortcut() const;
 
   /// The pattern of GPT-4o (o200k).

@@ -65,7 +65,7 @@ class RoleFinder {
   }
 
   /// Where the template of the file and the role say different things of what comes around texts.
-  Status CheckTemplate(const std::vector<int64_t>& tokens, const char* role, const char* stand_in,
+  Status CheckTemplate(const std::vector<int64_t>& tokens, const char* role, const char* substitute,
                        std::optional<int32_t> token, std::optional<bool> wanted,
                        const char* flag) const {
     const bool has = token && std::find(tokens.begin(), tokens.end(), *token) != tokens.end();
@@ -77,7 +77,7 @@ class RoleFinder {
     }
     if (tokens.empty() || !token || has) return OkStatus();
     // BERT and its like have a token of their own for that.
-    if (const auto it = config_.roles.find(stand_in); it != config_.roles.end()) {
+    if (const auto it = config_.roles.find(substitute); it != config_.roles.end()) {
       const std::optional<int32_t> other = id_of_(it->second);
       if (other && std::find(tokens.begin(), tokens.end(), *other) != tokens.end()) {
         return OkStatus();

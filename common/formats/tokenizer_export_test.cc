@@ -115,7 +115,7 @@ TEST(TokenizerExport, EndsNoTextOfALanguageModel) {
             tokenizer.form(false));
 }
 
-TEST(TokenizerExport, BeginsTextsWhereTheFilesBesideTheTokenizerSaySo) {
+TEST(TokenizerExport, BeginsTextsWhereTheFilesNextToTheTokenizerSaySo) {
   // PreTrainedTokenizerFast knows no add_bos_token: the file itself must say it.
   Json file = *ParseJson(Load("llama3/ranks.tiktoken").content());
   file["post_processor"] = {{"type", "ByteLevel"}, {"trim_offsets", false}};
@@ -291,7 +291,7 @@ UsageFiles Imported() {
   return files;
 }
 
-TEST(TokenizerExport, KeepsWhatTheFilesBesideTheTokenizerSaid) {
+TEST(TokenizerExport, KeepsWhatTheFilesNextToTheTokenizerSaid) {
   const Json beside = {
       {"tokenizer_class", "LlamaTokenizer"},
       {"eos_token", {{"content", "<|endoftext|>"}, {"special", true}}},

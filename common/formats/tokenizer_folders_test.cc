@@ -29,7 +29,7 @@ Json ManySpecial() {
   return json;
 }
 
-TEST(TokenRoles, ComeFromTheFilesBesideTheTokenizer) {
+TEST(TokenRoles, ComeFromTheFilesNextToTheTokenizer) {
   const std::string tokenizer = ManySpecial().dump();
   EXPECT_THAT(Refusal({{"tokenizer.json", tokenizer}}),
               AllOf(HasSubstr("<|endoftext|>"), HasSubstr("</s>"), HasSubstr("eos_token")));

@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-TEST(TokenizerFiles, SayWhatStandsAroundTexts) {
+TEST(TokenizerFiles, SayWhichTokensSurroundTexts) {
   const Tokenizer bert = Load("bert.json");
   EXPECT_EQ(bert.kind(), "WordPiece");
   EXPECT_EQ(bert.mask(), 4);

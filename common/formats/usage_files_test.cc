@@ -15,7 +15,7 @@ void Write(Env& env, const std::string& path, const std::string& text) {
   ASSERT_TRUE(WriteFileAtomic(env, path, text).ok());
 }
 
-TEST(UsageFiles, AreThoseBesideTheWeights) {
+TEST(UsageFiles, AreThoseNextToTheWeights) {
   FaultEnv env;
   Write(env, "/m/config.json", R"({"bos_token_id":1})");
   Write(env, "/m/generation_config.json", R"({"eos_token_id":[1,2]})");

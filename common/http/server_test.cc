@@ -92,7 +92,7 @@ TEST_F(HttpServer, SilentClientsTakeNobodysPlace) {
     silent.push_back(Connect());
     if (i % 2 == 1) boost::asio::write(silent.back(), boost::asio::buffer("GET /a HT", 9));
     auto reply = Fetch("/a");
-    ASSERT_TRUE(reply.ok()) << "beside " << i + 1 << " silent ones";
+    ASSERT_TRUE(reply.ok()) << "with " << i + 1 << " silent ones";
     EXPECT_EQ(reply->body, "alpha");
   }
   EXPECT_EQ(ReadAll(silent.front()), "") << "the oldest gave way";

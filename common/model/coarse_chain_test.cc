@@ -87,7 +87,7 @@ TEST(CoarseChainTest, SchedulesTakeWhatTheCoarseChainSaysBlockByBlock) {
   EXPECT_GT(schedules, 100);
 }
 
-TEST(CoarseChainTest, GroupsThatTravelDoSoWhole) {
+TEST(CoarseChainTest, GroupsAreOffloadedWhole) {
   const std::vector<ChainStage> chain = Blocks(24, false);
   const CoarseChain coarse = Coarsen(chain, 7);
   const int64_t all = BytesOfAll(chain);

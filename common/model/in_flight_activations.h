@@ -22,7 +22,7 @@ class InFlightActivations {
   /// progress.
   int64_t InFlight(int64_t rank, int64_t chunk) const;
 
-  /// Of rank `rank` and the ranks before it the first one such that Most() of none of them is less
+  /// The first one of rank `rank` and the ranks before it such that Most() of none of them is less
   /// than of the one behind it, with the same passes and the same bytes besides.
   int64_t FallsFrom(int64_t rank) const { return falls_from_[static_cast<size_t>(rank)]; }
 

@@ -31,7 +31,7 @@ int64_t KeptBytes(const std::vector<ChainStage>& chain, const RematPlan& plan) {
   return bytes;
 }
 
-TEST(InFlightChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) {
+TEST(InFlightChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreInFlight) {
   PhiloxStream random({14, 0, 0});
   for (int trial = 0; trial < 40; ++trial) {
     const bool two_ways = trial % 2 == 1;
@@ -64,7 +64,7 @@ TEST(InFlightChainTest, IsTheFastestOfAllSchedulesHoweverManyPassesAreUnderWay) 
 }
 
 // What is kept counts once for each pass, and a replay once: of many passes less is kept.
-TEST(InFlightChainTest, KeepsLessOfEachWhereMoreAreUnderWay) {
+TEST(InFlightChainTest, KeepsLessOfEachWhereMoreAreInFlight) {
   const std::vector<ChainStage> chain(12, Stage(1, 2, 1, 4));
   const InFlightChain held(chain, 48, 48);
   const auto kept = [&](int64_t bytes, int64_t passes) {

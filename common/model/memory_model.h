@@ -124,7 +124,7 @@ struct MemoryInputs {
   /// Rows that the products with keys and values work on.
   int64_t AttendedRows() const { return micro_batch * (sequence_length + prefix_rows); }
   bool OnCuda() const { return products == ProductKind::kStored; }
-  /// Of the products with the weights of blocks, or null.
+  /// The format of the products with the weights of blocks, or null.
   const ProductFormat* format() const { return precision->block_products; }
   /// Gradients are open, besides the rank's own sums, until they are reduced or sent.
   bool HasOpenGradients() const { return zero_stage == 2 || offload_optimizer; }

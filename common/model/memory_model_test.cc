@@ -341,7 +341,7 @@ TEST(BytesOutsideArena, HaveListsOfPrunedWeights) {
   EXPECT_EQ(BytesOutsideArena(sparse) - BytesOutsideArena(inputs("dense")), lists);
 }
 
-TEST(ShardParameters, GatherWhatIsSearchedForMasksOnceInSoManySteps) {
+TEST(ShardParameters, GatherWhatIsSearchedForMasksOnceInNSteps) {
   const auto traffic = [](const std::string& method, int64_t interval) {
     TrainSpec train;
     train.sparsity.method = method;

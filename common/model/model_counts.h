@@ -30,9 +30,9 @@ enum class GemmPass { kForward, kInputGradient, kWeightGradient };
 
 /// A matrix product [m, k] x [k, n] that runs `count` times.
 struct Gemm {
-  /// Of the weight that it multiplies, or that a technique makes with it. Queries, keys and values
-  /// are one product, kQueriesKeysValues; the classifier is kClassifier also where it multiplies
-  /// the token table.
+  /// The role of the weight that it multiplies, or that a technique makes with it. Queries, keys
+  /// and values are one product, kQueriesKeysValues; the classifier is kClassifier also where it
+  /// multiplies the token table.
   ParameterRole role = ParameterRole::kMlpUp;
   GemmPass pass = GemmPass::kForward;
   int64_t m = 0;

@@ -216,7 +216,7 @@ TEST(TrainingFlops, CountHeadsForTheRowsThatReachThem) {
   EXPECT_EQ(HeadRows(classes, 512, 128), 4);
 }
 
-TEST(WeightGemms, LeaveTheClassTokenOfPicturesUnprojected) {
+TEST(WeightGemms, LeaveTheClassTokenOfImagesUnprojected) {
   for (const Gemm& gemm : WeightGemms(ModelShape(Vit()), 2 * 197, 197, 4)) {
     if (gemm.role == ParameterRole::kEmbeddingProjection) {
       EXPECT_EQ(gemm.pass == GemmPass::kForward ? gemm.m : gemm.k, 2 * 196);

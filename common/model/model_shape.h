@@ -46,7 +46,7 @@ struct ParameterUses {
   int64_t backward = 0;  ///< Which the backward pass goes through.
 };
 
-/// Of the work of all blocks' sub-layers, forward and backward, the share that training is expected
+/// The share of the work of all blocks' sub-layers, forward and backward, that training is expected
 /// to compute: techniques may skip some (TechniqueCost::ComputedShare).
 struct ComputedShares {
   double attention = 1;
@@ -92,7 +92,7 @@ struct ModelShape {
   /// of all experts.
   static ModelShape OfExpertRank(const ModelSpec& model, int64_t ranks, int64_t tensor = 1,
                                  bool sequence = false);
-  /// The same for one stage of a pipeline, whose blocks are those of `spec`.
+  /// Numbers of one stage of a pipeline, whose blocks are those of `spec`.
   ModelShape(const ModelSpec& model, const StageShape& stage, int64_t tensor, bool sequence,
              int64_t rows = 1, int64_t experts = 1);
 
@@ -113,7 +113,7 @@ struct ModelShape {
                                 ///< that are not derived.
   int64_t stored_trained_matrices = 0;  ///< Those of them that have a gradient.
   int64_t only_multiplied = 0;          ///< Those of them whose type FrozenMatrixType says.
-  /// Those whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
+  /// Numbers whose gradient is a partial sum on each tensor-parallel rank, reduced once a step:
   /// routers, what is of whole weights (ParameterInfo::of_whole_weight) and, with sequence
   /// parallelism, the replicated parameters of the residual stream.
   int64_t partial_gradients = 0;
@@ -142,17 +142,18 @@ struct ModelShape {
   /// block has one.
   int64_t first_trained_layer = 0;
   bool trains_embeddings = false;  ///< Any layer before the blocks.
-  /// Of the first layer with a backward pass, the first tensor of its block that is saved, where
+  /// The first tensor that is saved of the block of the first layer with a backward pass, where
   /// nothing before it has a gradient; none: the first one.
   std::optional<SavedTensor> first_saved = std::nullopt;
   TrainedProducts trained_products;
   bool trained_before = false;  ///< Where anything is frozen: anything trained on stages before.
 
   int64_t network_layers = 0;  ///< Of the whole network, also on a stage; likewise below.
-  /// Of micro-batches of many sequences, see ComputedSharesOf; in the mean over the ranks, where
-  /// they compute different units.
+  /// What is computed of micro-batches of many sequences (ComputedSharesOf), in the mean over the
+  /// ranks where they compute different units.
   ComputedShares computed;
-  /// Of what is not skipped, the units of the rank with most (RankUnits). The others wait for it.
+  /// What the rank with most units (RankUnits) computes of what is not skipped. The others wait for
+  /// it.
   ComputedShares largest_rank;
 
   /// The share of tokens that a masked language model has to predict.
@@ -161,7 +162,7 @@ struct ModelShape {
   /// Tensor-parallel ranks over which heads, inner columns and tokens are partitioned.
   int64_t TensorColumns() const { return tensor / tensor_rows; }
 
-  /// Those over which the residual stream is partitioned, by tokens or features.
+  /// Ranks over which the residual stream is partitioned, by tokens or features.
   int64_t StreamRanks() const { return sequence_parallel ? TensorColumns() : tensor_rows; }
 
   /// Columns of the logits in the memory of a rank.

@@ -80,8 +80,8 @@ struct ParameterAttributes {
   /// Its role is that of its weight; of a graft that of a product of its sub-layer, or of the
   /// positions.
   AdapterSide adapter = AdapterSide::kNone;
-  /// Of an adapter: the batch has `row_parts` equal parts of successive rows, and its layer
-  /// multiplies those of part `row_part` alone by it (TechniqueCost::JointJobs).
+  /// The rows that an adapter multiplies: the batch has `row_parts` equal parts of successive rows,
+  /// and its layer multiplies those of part `row_part` alone by it (TechniqueCost::JointJobs).
   int64_t row_part = 0;
   int64_t row_parts = 1;
   /// i32 words in memory, of a frozen weight that is quantised (TechniqueCost::QuantizedWordsOf);
@@ -90,8 +90,8 @@ struct ParameterAttributes {
   bool read_backward = false;  ///< A table whose rows are looked up in the backward pass, too.
   bool replicated = false;     ///< Of a frozen tensor: blocks share it, and each rank has all of it
                                ///< where others are sharded (ZeRO stage 3).
-  /// Of what a merged matrix is made of (ParameterInfo::merged): zero at first, so that an adapter
-  /// changes nothing. Others are drawn, or start at a number of the job.
+  /// Whether a tensor that a merged matrix is made of (ParameterInfo::merged) is zero at first, so
+  /// that an adapter changes nothing. Others are drawn, or start at a number of the job.
   bool starts_at_zero = false;
 
   bool operator==(const ParameterAttributes&) const = default;
@@ -173,9 +173,9 @@ struct ParameterInfo : ParameterAttributes {
   bool packed() const { return matrix() && !looked_up() && !read_directly; }
   /// Numbers in memory.
   int64_t StoredElements() const;
-  /// Of a matrix: AMX multiplies it as it is, since a product finds both sizes multiples of 32.
+  /// Whether AMX multiplies a matrix as it is, since a product finds both sizes multiples of 32.
   bool in_tiles() const { return product_rows % 32 == 0 && shape[1] % 32 == 0; }
-  /// Of a matrix. Of stacked ones the first has it all.
+  /// The padding of a matrix in packed form. The first of stacked ones has it all.
   PackedPadding packed_padding() const;
 };
 

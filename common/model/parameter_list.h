@@ -14,11 +14,11 @@ namespace weft {
 std::vector<ParameterInfo> BlockParameters(const ModelSpec& model, int64_t index,
                                            int64_t most_experts = INT64_MAX);
 
-/// The same without techniques that have other tensors in place of weights or besides them
-/// (TechniqueCost::ReplacementsOf, AdaptersOf): those that files have. Likewise below.
+/// The parameters of a block, and of all, without techniques that have other tensors in place of
+/// weights or besides them (TechniqueCost::ReplacementsOf, AdaptersOf): those that files have.
 std::vector<ParameterInfo> PlainBlockParameters(const ModelSpec& model, int64_t index);
 std::vector<ParameterInfo> PlainParametersOf(const ModelSpec& model);
-/// Those before the blocks alone.
+/// The part of PlainParametersOf before the blocks.
 std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model);
 
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.

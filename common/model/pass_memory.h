@@ -38,8 +38,8 @@ struct BlockWorkspace {
   int64_t most() const { return std::max({mlp, reading, heads}); }
 };
 
-/// Of what a block saves, what the first one with a backward pass does not, because nothing up to
-/// it is trained; 0 where that block is run again.
+/// What the first block with a backward pass does not save and others do, because nothing up to it
+/// is trained; 0 where that block is run again.
 int64_t UnsavedByFirstBlock(const MemoryInputs& inputs);
 
 /// What the blocks do with their saved tensors.
@@ -80,7 +80,7 @@ class StagePassMemory {
   StagePassMemory(const MemoryInputs& inputs, bool defers);
 
   StageMemory Of(const MemoryInputs& inputs, const StageKind& stage) const;
-  /// Of a stage whose blocks do what this says.
+  /// The memory of a stage whose blocks do what `plan` says.
   StageMemory Of(const MemoryInputs& inputs, const StageKind& stage, const RematPlan& plan) const;
 
  private:

@@ -69,13 +69,13 @@ class PipelineMemory {
   /// PredictPipelineRanks. Inputs of later calls differ in what is recomputed alone. Not for
   /// several threads at once.
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs) { return Ranks(inputs, true); }
-  /// Of these the first one that has most: found without those that cannot be it.
+  /// The first of Ranks() that has most: found without those that cannot be it.
   MemoryBreakdown Fullest(const MemoryInputs& inputs) { return Fullest(inputs, true); }
-  /// Of these one.
+  /// One of Ranks().
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank) {
     return Rank(inputs, rank, true);
   }
-  /// The part of these on the device, as PredictDeviceTier of one rank.
+  /// The part of Ranks() on the device, as PredictDeviceTier of one rank.
   std::vector<MemoryBreakdown> DeviceTiers(const MemoryInputs& inputs) {
     return Ranks(inputs, false);
   }
@@ -108,7 +108,7 @@ class PipelineMemory {
   std::vector<MemoryBreakdown> Ranks(const MemoryInputs& inputs, bool with_host);
   MemoryBreakdown Fullest(const MemoryInputs& inputs, bool with_host);
   MemoryBreakdown Rank(const MemoryInputs& inputs, int64_t rank, bool with_host);
-  /// Of the stage with that number, which is one of this kind.
+  /// The memory of the stage with that number, which is one of this kind.
   StageMemory OfStage(const MemoryInputs& inputs, const StageKind& kind, size_t stage);
   const Rest& RestOf(const MemoryInputs& inputs, int64_t rank, StageKind all, bool with_host);
 

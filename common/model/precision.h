@@ -16,7 +16,7 @@ struct FormatBlocks {
   int64_t dense_last = 0;   ///< and so have the last.
   int64_t state_bytes = 0;  ///< Of each other block: scales, and what they are made of.
 
-  /// Of a network of `blocks` blocks, those in the format.
+  /// How many blocks of a network of `blocks` are in the format.
   int64_t Of(int64_t blocks) const { return blocks - dense_first - dense_last; }
 };
 
@@ -54,8 +54,8 @@ struct PrecisionRecipe {
   /// Weight matrices and embedding tables, as they are updated and saved. Types narrower than f32
   /// are rounded stochastically after each update.
   DType matrices = DType::kF32;
-  /// Of the products with the weights of blocks, and of their gradients; null: dense, as all other
-  /// products are.
+  /// The format of the products with the weights of blocks, and of their gradients; null: dense, as
+  /// all other products are.
   const ProductFormat* block_products = nullptr;
   /// The loss is multiplied by a scale that follows overflows (train.loss_scaling).
   bool loss_scaling = false;
@@ -72,10 +72,10 @@ std::span<const PrecisionRecipe* const> AllPrecisions();
 /// The recipe of that name, or null.
 const PrecisionRecipe* FindPrecision(std::string_view name);
 
-/// The same for a name that a job or plan that was read has: their field admits no others.
+/// The recipe of a name that a job or plan that was read has: their field admits no others.
 const PrecisionRecipe& PrecisionOf(std::string_view name);
 
-/// Those of `precision` in a training; none in its format where it has none.
+/// The blocks in the format of `precision` in a training; none where it has no format.
 FormatBlocks FormatBlocksOf(const PrecisionRecipe& precision, const TrainSpec& train);
 
 /// The format with that ProductFormat::rate_name, or null.

@@ -20,7 +20,7 @@ struct RematStep {
   Kind kind = Kind::kKeep;
   int64_t first = 0;
   int64_t count = 1;
-  /// Of a segment: the pass over its blocks that its backward pass begins with.
+  /// The pass over the blocks of a segment that its backward pass begins with.
   std::vector<RematStep> replay = {};
 
   /// Where what the step keeps waits on the host: the step, by its index, after whose forward pass

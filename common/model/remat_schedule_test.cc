@@ -25,7 +25,7 @@ TEST(RematScheduleTest, PoliciesFormSegmentsOfNeighboursThatAreRecomputed) {
   EXPECT_EQ(ReplayedAttentions(plan), 1);
 }
 
-TEST(RematScheduleTest, OperationsStandInTheOrderInWhichTheyAreDone) {
+TEST(RematScheduleTest, OperationsAreInTheOrderInWhichTheyAreDone) {
   const Strings operations = {
       "F_ck 0",        "F_none 1", "F_none 2", "F_all 3", "B 3", "F_ck 0", "F_none 1",
       "F_attention 2", "B 2",      "F_all 0",  "F_all 1", "B 1", "B 0"};
@@ -42,7 +42,7 @@ TEST(RematScheduleTest, OperationsStandInTheOrderInWhichTheyAreDone) {
   }
 }
 
-TEST(RematScheduleTest, WhatTravelsLeavesAndComesWhereTheListSays) {
+TEST(RematScheduleTest, WhatIsOffloadedLeavesAndComesWhereTheListSays) {
   const Strings operations = {
       "F_all_host 0", "F_ck_host 1", "F_none 2", "sent 0",  "F_attention_host 3",
       "F_all 4",      "sent 1",      "sent 3",   "fetch 3", "B 4",
@@ -74,7 +74,7 @@ TEST(RematScheduleTest, WhatTravelsLeavesAndComesWhereTheListSays) {
   EXPECT_EQ(*read, all);
 }
 
-TEST(RematScheduleTest, APlanSaysWhatTravels) {
+TEST(RematScheduleTest, APlanSaysWhatIsOffloaded) {
   Plan plan;
   EXPECT_FALSE(Transfers(*RematOf(plan, 3)));
   plan.offload_activations = "host";

@@ -5,7 +5,7 @@
 namespace weft {
 
 /// A tensor that a block saves in its forward pass, in the order of the pass (BlockSavedTensors).
-/// Those with a 1 are of attention, those with a 2 of the MLP or of a mixture of experts.
+/// Names with a 1 are of attention, names with a 2 of the MLP or of a mixture of experts.
 enum class SavedTensor : uint8_t {
   kResidual1,  ///< The stream that the sub-layer reads.
   kNorm1Statistics,

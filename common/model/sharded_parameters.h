@@ -89,9 +89,9 @@ class FlatParameters {
   int64_t Transfers(const FlatParameter& flat, int64_t unit) const;
   /// Bytes of whole values of a flat parameter, where `unit` computes with them.
   int64_t Brought(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
-  /// The same for what this rank alone has, where that resides on the host.
+  /// Bytes of what this rank alone has, where that resides on the host.
   int64_t Alone(const Sharing& sharing, size_t index, int64_t unit, bool backward) const;
-  /// Of all flat parameters of the unit.
+  /// Bytes of all flat parameters of the unit.
   int64_t Bytes(const Sharing& sharing, int64_t unit, bool backward) const;
   int64_t AloneBytes(const Sharing& sharing, int64_t unit, bool backward) const;
   /// This rank's part of what is brought from the host.

@@ -54,7 +54,7 @@ struct StepWork {
   double parameter_numbers = 0;  ///< ... and in the type of the parameters.
   RankedNumbers ranked;
 
-  /// Of the products and of everything else.
+  /// Operations of the products and of everything else.
   double Flops() const {
     double sum = flops;
     for (const Gemm& product : products) sum += product.Flops();
@@ -104,8 +104,8 @@ struct ExportedMask {
 /// The smaller model that exports of a training are, in place of the one that was trained.
 struct ExportedTicket {
   ModelSpec model;
-  /// Of each weight that ends a sub-layer, u8 [units]: which of its units are kept, each some
-  /// successive columns. Where it has none all are.
+  /// Masks of the weights that end sub-layers, u8 [units]: which units of one are kept, each some
+  /// successive columns. All are where a weight has none.
   StateName masks;
 };
 
@@ -213,7 +213,7 @@ class TechniqueCost {
                                               const ParameterInfo& /*output*/) const {
     return {};
   }
-  /// Likewise those at the embedding.
+  /// The tensors of its grafts at the embedding.
   virtual std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec&) const { return {}; }
   /// Numbers that its grafts at a sub-layer of the most blocks save of each token, of the type of
   /// activations, besides what the sub-layer saves.
@@ -271,7 +271,8 @@ class TechniqueCost {
 
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }
-  /// The same in the memory of the host, where the optimizer is offloaded.
+  /// Bytes of workspace between the backward pass and the update in the memory of the host, where
+  /// the optimizer is offloaded.
   virtual int64_t HostWorkspaceBytes(const MemoryInputs&) const { return 0; }
 
   /// Bytes that it keeps of an updated parameter with the state of the optimizer.
@@ -357,7 +358,7 @@ std::vector<ParameterInfo> AdaptersOf(const ModelSpec& model, const ParameterInf
 /// known.
 bool HasExpertAdapters(const ModelSpec& model);
 int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, int64_t whole);
-/// Of all distinct blocks together, and of the one with most.
+/// Numbers of the merged matrices of all distinct blocks together, and of the block with most.
 int64_t MergedNumbers(const ModelSpec& model);
 int64_t LargestMergedBlock(const ModelSpec& model);
 /// In what frozen matrices are stored that products alone read (ParameterInfo::only_multiplied):
@@ -378,15 +379,15 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, i
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);
-/// Of making the matrices that weights are merged into once; no part of StepWorkOf.
+/// The work of making the matrices that weights are merged into once; no part of StepWorkOf.
 StepWork MergeWorkOf(const ModelSpec& model);
-/// Of the technique that has some.
+/// The units of a rank, of the technique that divides them; none where no technique does.
 std::optional<RankUnits> UnitsOfRank(const JobSpec& job);
 /// Gives `model` the heads and neurons of such a rank, of the same sizes.
 void NarrowTo(const RankUnits& units, ModelSpec& model);
 /// The mean over the layers of the network, as TechniqueCost::ComputedShare.
 ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
-/// The same of the whole network that `shape` is of.
+/// The mean over the layers of the whole network that `shape` is of.
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 double TrainedPasses(const ModelSpec& model, const TrainSpec& train);

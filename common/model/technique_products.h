@@ -50,8 +50,8 @@ struct ProductNumbers {
   int64_t deferred =
       0;                ///< Of all products, until gradients of weights that are deferred are made.
   int64_t weights = 0;  ///< In f32, whatever the tokens, while gradients of weights are made.
-  /// Of operands of one product of the sub-layer in a format (ProductFormat), if blocks have one:
-  /// those that exist together with `backward`.
+  /// Numbers in the operands of one product in a format (ProductFormat), if blocks have one: those
+  /// that exist together with `backward`.
   int64_t in_format = 0;
 };
 

@@ -115,7 +115,7 @@ TensorTraffic TrafficOfColumn(const TensorPass& pass) {
   return traffic;
 }
 
-std::vector<TensorParallel2d> RankTensorGrids(const TensorPass& pass) {
+std::vector<TensorParallel2d> RankTensorParallel2d(const TensorPass& pass) {
   std::vector<TensorParallel2d> grids;
   ModelShape shape = pass.shape;
   const TensorPass one{shape, pass.tokens, pass.element_bytes, pass.recomputed_blocks,

@@ -44,6 +44,6 @@ struct TensorParallel2d {
 /// All grids of pass.shape.tensor ranks that this model can be computed on, the one in which a
 /// rank sends least first: what the communication model of AxoNN (Singh et al. 2023, arXiv
 /// 2305.13525) ranks them by, for ranks between which all links are alike.
-std::vector<TensorParallel2d> RankTensorGrids(const TensorPass& pass);
+std::vector<TensorParallel2d> RankTensorParallel2d(const TensorPass& pass);
 
 }  // namespace weft

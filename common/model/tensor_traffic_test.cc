@@ -31,17 +31,19 @@ std::vector<int64_t> RowsOf(const std::vector<TensorParallel2d>& grids) {
 // Of a block of width h and inner width 4 h, a rank of a grid R x C sends, each way, of each token
 // 4 h / R (C - 1) / C and 12 h / C (R - 1) / R numbers.
 TEST(TensorTraffic, GridsAreRankedByWhatARankSends) {
-  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(2)))), (std::vector<int64_t>{1, 2}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(4)))), (std::vector<int64_t>{1, 2, 4}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(8)))), (std::vector<int64_t>{2, 1, 4, 8}));
-  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(InputsOf(16)))),
+  EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(2)))), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(4)))),
+            (std::vector<int64_t>{1, 2, 4}));
+  EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(8)))),
+            (std::vector<int64_t>{2, 1, 4, 8}));
+  EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(16)))),
             (std::vector<int64_t>{2, 4, 1, 8, 16}));
 }
 
 TEST(TensorTraffic, GridsOnWhichTheModelCannotBeComputedAreLeftOut) {
   MemoryInputs inputs = InputsOf(8);
   inputs.shape.spec.heads = 4;
-  EXPECT_EQ(RowsOf(RankTensorGrids(TensorPassOf(inputs))), (std::vector<int64_t>{2, 4, 8}));
+  EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(inputs))), (std::vector<int64_t>{2, 4, 8}));
 }
 
 TEST(TensorTraffic, ABlockSendsWhatTheFormulaSays) {

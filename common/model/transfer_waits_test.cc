@@ -37,7 +37,7 @@ TEST(TransferWaitsTest, DirectionsCarryOneStepAfterTheOther) {
   const Strings near = {"F_all_host 0", "F_all_host 1", "sent 0", "F_all 2", "sent 1", "F_all 3",
                         "B 3",          "fetch 1",      "B 2",    "fetch 0", "B 1",    "B 0"};
   EXPECT_EQ(waits(near, 4), 0) << "2 seconds each way";
-  EXPECT_EQ(waits(near, 6), 1 + 1) << "down, each beside 2 seconds of the next";
+  EXPECT_EQ(waits(near, 6), 1 + 1) << "down, each during 2 seconds of the next";
   EXPECT_EQ(waits(near, 12), 4 + 4 + 2 + 2);
   // Both leave during what follows: 6 seconds of link from the end of block 0, 4 of computing.
   const Strings late = {"F_all_host 0", "F_all_host 1", "F_all 2", "F_all 3", "sent 0", "sent 1",

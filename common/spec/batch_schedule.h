@@ -13,7 +13,7 @@ namespace weft {
 /// divides them all, whatever the number of ranks. A pure function of the job.
 class BatchSchedule {
  public:
-  /// Of a job that ValidateJob accepts.
+  /// The schedule of a job that ValidateJob accepts.
   explicit BatchSchedule(const TrainSpec& train);
 
   /// Every batch is a multiple of this; the full batch without warm-up.

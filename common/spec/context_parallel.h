@@ -14,7 +14,7 @@ namespace weft {
 Status CheckContextParallel(const ModelSpec& model, int64_t degree, const std::string& method,
                             int64_t tensor_columns);
 
-/// The same of all that the job says, the length of its sequences too. Sizes of an imported model
+/// Checks all that the job says, the length of its sequences too. Sizes of an imported model
 /// are those of its folder, and not looked at.
 Status CheckContextParallel(const JobSpec& job, int64_t degree, const std::string& method);
 

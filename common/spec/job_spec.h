@@ -321,7 +321,7 @@ WEFT_SPEC_JSON(extern, JobSpec);
 /// alphabet, sequence length within the context. kInvalid names the fields.
 Status ValidateJob(const JobSpec& job);
 
-/// The same for a job that has the sizes of its model, be it imported: also what ValidateJob leaves
+/// Validates a job that has the sizes of its model, be it imported: also what ValidateJob leaves
 /// out of model.import_path until its folder has been read.
 Status ValidateKnownSizes(const JobSpec& job);
 

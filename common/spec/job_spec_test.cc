@@ -269,7 +269,7 @@ TEST(ValidateJob, AsksForWhatFp8Multiplies) {
               HasSubstr("train.fp8 needs train.precision fp8, not bf16"));
 }
 
-TEST(ValidateJob, RefusesToShareOutWhatEveryRankNeedsWhole) {
+TEST(ValidateJob, RefusesToShardWhatEveryRankNeedsWhole) {
   for (const char* name : {"lars", "lamb", "adafactor", "muon"}) {
     EXPECT_THAT(
         ErrorAfter([&](JobSpec& job) {
@@ -481,7 +481,7 @@ TEST(FitDefaultWarmup, LeavesTheDecayItsSteps) {
   job.schedule.decay_steps = 50;
   EXPECT_TRUE(FitDefaultWarmup(job));
   EXPECT_EQ(job.schedule.warmup_steps, 0);
-  EXPECT_FALSE(ValidateJob(job).ok()) << "a decay that somebody wrote stays a mistake";
+  EXPECT_FALSE(ValidateJob(job).ok()) << "a decay that the job says stays a mistake";
 }
 
 TEST(ValidateJob, OfItsPlaceInTheQueues) {

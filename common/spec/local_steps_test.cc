@@ -21,7 +21,7 @@ JobSpec LocalJob() {
   return job;
 }
 
-TEST(LocalSteps, RanksComeTogetherEverySoManyStepsAndAtTheEnd) {
+TEST(LocalSteps, RanksMeetEveryNStepsAndAtTheEnd) {
   TrainSpec train;
   train.local_steps = 8;
   train.steps = 20;

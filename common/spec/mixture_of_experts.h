@@ -27,7 +27,7 @@ Status CheckExpertParallel(const JobSpec& job);
 std::string UnevenExperts(const ModelSpec& model,
                           const std::function<bool(const std::string& parameter)>& names);
 
-/// The same of what model.freeze names.
+/// UnevenExperts for the parameters that model.freeze names.
 std::string UnevenFreeze(const ModelSpec& model);
 
 }  // namespace weft

@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -157,10 +159,12 @@ TEST(ValidateJob, WeightsStayThatWouldComeInEveryPass) {
   EXPECT_THAT(
       staying([](JobSpec& job) { job.resources.ranks = job.resources.pipeline_parallel = 2; }),
       HasSubstr("each stage has other units"));
-  EXPECT_THAT(staying([](JobSpec& job) {
-                job.resources.resident_units = {3, 3};
-              }),
-              HasSubstr("resources.resident_units has 3, and lists units"));
+  const std::pair<std::vector<int64_t>, std::string> other_units[] = {
+      {{3, 3}, "3"}, {{-1}, "-1"}, {{99}, "99"}};
+  for (const auto& [units, wrong] : other_units) {
+    EXPECT_THAT(staying([&units = units](JobSpec& job) { job.resources.resident_units = units; }),
+                HasSubstr("resources.resident_units has " + wrong + ", and lists units"));
+  }
   EXPECT_THAT(staying([](JobSpec& job) {
                 job.model.layers = 2;
                 job.resources.resident_units = {0, 1, 2, 3};
@@ -298,7 +302,7 @@ TEST(ValidateJob, ParametersComeBlockByBlockWhereTheHostUpdatesThem) {
   }));
 }
 
-TEST(ValidateJob, ParametersStandInAFileOfEachRankOnACpu) {
+TEST(ValidateJob, ParametersResideInAFileOfEachRankOnACpu) {
   const auto after = [](const std::function<void(JobSpec&)>& change) {
     return ErrorAfter([&](JobSpec& job) {
       job.resources.offload_optimizer = "host";

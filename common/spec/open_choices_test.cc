@@ -88,7 +88,7 @@ TEST(ChoicesOf, TriesPrecisionsWithTheScalingOfTheirOwn) {
   EXPECT_EQ(precisions, (std::set<std::string>{"fp32", "bf16", "fp16", "fp8"}));
 }
 
-TEST(ValidateJob, TakesAJobOfWhichSomeChoiceIsPossible) {
+TEST(ValidateJob, TakesAJobWithOnePossibleChoice) {
   JobSpec job = OffloadLeftOpen();
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   // What goes with nothing outside the device is possible with all on it.
@@ -103,7 +103,7 @@ TEST(ValidateJob, TakesAJobOfWhichSomeChoiceIsPossible) {
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
 }
 
-TEST(ValidateJob, TellsWhatIsWrongBesideWhatIsLeftOpen) {
+TEST(ValidateJob, TellsWhatIsWrongApartFromWhatIsLeftOpen) {
   JobSpec job = OffloadLeftOpen();
   job.model.width = 100;
   job.model.heads = 3;

@@ -50,7 +50,7 @@ std::string Error(const std::function<void(JobSpec&)>& change, JobSpec job = Sea
   return status.message();
 }
 
-TEST(PhaseSearch, ChoosesFromLayersOfWhichThePhaseHasTheMost) {
+TEST(PhaseSearch, ChoosesFromLayersUpToThoseOfThePhase) {
   const JobSpec job = Search();
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   EXPECT_EQ(JobOfPhase(job, 0).model.layers, 4);

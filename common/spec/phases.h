@@ -75,7 +75,7 @@ double StepFlops(const JobSpec& phase);
 
 /// The name of a phase for people: "phase 2 of 3 (wide)".
 std::string PhaseTitle(const JobSpec& job, size_t phase);
-/// The same of phase `phase`, from 0, of `count`; `name` may be empty.
+/// The title of phase `phase`, from 0, of `count`; `name` may be empty.
 std::string PhaseTitle(size_t phase, size_t count, const std::string& name);
 
 /// The phase whose weights decoalesce mixes into those of `phase`: the last one before it with the
@@ -85,8 +85,8 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase);
 /// kInvalid for a job with phases, where one plan is asked for: each phase has its own.
 Status CheckOnePhase(const JobSpec& job);
 
-/// Of a job whose model has the sizes of the folder model.import_path, from which the first phase
-/// starts: writes into each phase the sizes that it has, those that it leaves out being the
+/// Takes a job whose model has the sizes of the folder model.import_path, from which the first
+/// phase starts. Writes into each phase the sizes that it has, those that it leaves out being the
 /// folder's, and into the model those of the last phase. Changes nothing when it is called again
 /// with the folder's sizes. kInvalid when the first phase has other sizes than the folder.
 Status SpreadImportedSizes(JobSpec& job);

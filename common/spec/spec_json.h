@@ -17,7 +17,7 @@ namespace weft {
 /// The member of `known` nearest to `name` by edit distance, or "" when none is near.
 std::string NearestName(const std::string& name, const std::vector<std::string>& known);
 
-/// The same for JSON without line numbers.
+/// Reads a message from JSON without line numbers.
 template <SpecStruct T>
 Result<T> FromJson(const Json& json) {
   return FromJson<T>(Document{json, "", {}});

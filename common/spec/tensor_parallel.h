@@ -12,7 +12,7 @@ namespace weft {
 /// do. Sizes that are still open (vocab_size 0) are taken to fit.
 Status CheckTensorParallel(const ModelSpec& model, int64_t degree, int64_t rows = 1);
 
-/// The same of all sizes that the job says: with `sequence_parallel` the length of its sequences,
+/// Checks all sizes that the job says: with `sequence_parallel` the length of its sequences,
 /// too. Sizes of an imported model are those of its folder, and not looked at.
 Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_parallel,
                            int64_t rows = 1);

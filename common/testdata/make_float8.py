@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes float8.txt: what PyTorch makes of floats, and of codes. For float8_test.cc."""
+"""Writes float8.txt: what PyTorch makes of floats, and of values in eight bits. For float8_test.cc."""
 import pathlib
 import random
 import struct

@@ -154,7 +154,7 @@ TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
   RecordProperty("cells", cells);
 }
 
-TEST_F(AccessTest, PeopleAreToldWhoTheyAreAndNobodyElseIs) {
+TEST_F(AccessTest, PeopleLearnWhoTheyAreAndNobodyElseDoes) {
   v1::WhoAmIResponse response;
   ASSERT_TRUE(jobs_->WhoAmI(As("quinn").get(), {}, &response).ok());
   EXPECT_EQ(response.name(), "quinn");

@@ -187,7 +187,7 @@ TEST(PlanJob, OnGpusRanksThatShareMatricesPayForTheirSums) {
   EXPECT_NEAR(exposed(plan(link)) / exposed(fast), (4.0 * 16 + 2 - 2 * 4) / (4 * 16 + 2), 0.01);
 }
 
-TEST(PlanJob, OnGpusEveryPassReducesGradientsThatZeroSharesOut) {
+TEST(PlanJob, OnGpusEveryPassReducesGradientsThatZeroShards) {
   ClusterProfile cluster = OneGpu(Gpu("NVIDIA H100 80GB HBM3", "9.0", 79));
   std::vector<DeviceSpec>& devices = cluster.workers.front().devices;
   devices.push_back(devices.front());

@@ -98,7 +98,7 @@ TEST(DeviceUnitSets, AreOfAJobWhoseVocabularyItsTokenizerSays) {
   EXPECT_EQ(WithUnits({job}).size(), sets);
 }
 
-TEST(DeviceUnitSets, TellBlocksApartOfWhichOtherPartsAreTrained) {
+TEST(DeviceUnitSets, DistinguishBlocksWithOtherTrainedParts) {
   ModelSpec model = Job(5).model;
   model.freeze = {"*wte*", "*wpe*", "*.h.0.*", "*.h.2.attn.*", "*.h.4.attn.*"};
   const std::vector<Units> sets = DeviceUnitSets(model);

@@ -213,7 +213,7 @@ TEST(MeshesOf, SharesExpertsAmongAnyNumberOfRanksThatDividesThem) {
     EXPECT_EQ(mesh.resources.expert_parallel, 2);
     stages.insert(mesh.resources.zero_stage);
   }
-  EXPECT_EQ(stages, (std::set<int64_t>{0, 1, 2, 3})) << "beside it all stages";
+  EXPECT_EQ(stages, (std::set<int64_t>{0, 1, 2, 3})) << "with it all stages";
   std::set<std::string> schedules;
   for (const JobSpec& mesh : JobsWithMeshes(job, Cluster(1, 4, 4096 * kMiB, 1e9))) {
     if (mesh.resources.pipeline_parallel > 1) schedules.insert(mesh.resources.pipeline_schedule);

@@ -180,7 +180,7 @@ Plan BestOf(const JobSpec& job, const WorkerProfile& worker, std::string* why = 
   return report->candidates.front().plan;
 }
 
-TEST(OpenChoices, SayWhatStandsOutsideTheDevice) {
+TEST(OpenChoices, SayWhatResidesOutsideTheDevice) {
   JobSpec job = Job();
   std::string why;
   LeaveOffloadOpen(job);

@@ -50,7 +50,7 @@ TEST(PlanJob, CountsSnapshotsInTheMemoryOfTheMachine) {
   EXPECT_THAT(full.status().message(), HasSubstr("largest part: snapshots"));
 }
 
-TEST(PlanJob, CountsSnapshotsOfGpusBesideThem) {
+TEST(PlanJob, CountsSnapshotsOfGpusInHostMemory) {
   JobSpec job = Gpt2Job();
   job.resources.ranks = 2;
   job.checkpoint.peer_every_steps = 10;

@@ -37,12 +37,12 @@ constexpr size_t kInfeasibleShown = 10;
 /// What a rank of the job's grid sends, and what one of the grid that sends least would.
 std::string GridText(const JobSpec& job, const CostedPlan& costed) {
   const ModelShape shape = ShapeOfRank(job);
-  const std::vector<TensorParallel2d> grids =
-      RankTensorGrids({.shape = shape,
-                       .tokens = costed.micro_batch * SequenceLength(job),
-                       .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
-                       .recomputed_blocks = costed.recomputed_blocks,
-                       .recomputed_attentions = costed.attention_blocks});
+  const std::vector<TensorParallel2d> grids = RankTensorParallel2d(
+      {.shape = shape,
+       .tokens = costed.micro_batch * SequenceLength(job),
+       .element_bytes = ElementBytes(PrecisionOf(job.train.precision).activations),
+       .recomputed_blocks = costed.recomputed_blocks,
+       .recomputed_attentions = costed.attention_blocks});
   const auto own = std::find_if(grids.begin(), grids.end(), [&](const TensorParallel2d& grid) {
     return grid.rows == job.resources.tensor_rows;
   });

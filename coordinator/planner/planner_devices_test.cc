@@ -64,7 +64,7 @@ TEST(PlanJob, ExpertsOnGpusCostTheirKernelsAndTheirWay) {
             whole.prediction.memory_per_rank.optimizer_bytes / 3);
 }
 
-TEST(PlanJob, AGpuIsFasterThanTheProcessorBesideIt) {
+TEST(PlanJob, AGpuIsFasterThanTheProcessorOfItsMachine) {
   ClusterProfile cluster{{GpuWorker("g", 1, 40 * kGiB)}};
   cluster.workers[0].memory_limit_bytes = 64 * kGiB;
   JobSpec job = Gpt2Job();

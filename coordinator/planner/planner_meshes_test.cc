@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(PlanJob, RanksShareOutWhatTheJobSays) {
+TEST(PlanJob, RanksShardWhatTheJobSays) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(1, 4, 16 * kGiB);
   job.resources.ranks = 1;
@@ -218,7 +218,7 @@ TEST(PlanJob, RanksShareExpertsWhereTheJobSaysSo) {
   EXPECT_EQ(twos.mesh.expert, 2);
   EXPECT_EQ(fours.mesh.data, 1);
   EXPECT_EQ(fours.mesh.expert, 4);
-  EXPECT_EQ(fours.accumulation_steps, whole.accumulation_steps) << "all see different sequences";
+  EXPECT_EQ(fours.accumulation_steps, whole.accumulation_steps) << "all are data-parallel";
   const auto& all = whole.prediction.memory_per_rank;
   const auto& part = fours.prediction.memory_per_rank;
   const ModelShape shape = ShapeOf(job), of_rank = ModelShape::OfExpertRank(shape.spec, 4);

@@ -147,7 +147,7 @@ TEST(Ledger, OfAFailureBeforeTheFirstStepHasStartAndRecovery) {
   Expect(LedgerOf(Job(), std::array{attempt}, kBegin + 9), {2, 4, 0, 0, 0, 3});
 }
 
-TEST(Ledger, SumsToTheWallTimeWhateverIsTold) {
+TEST(Ledger, SumsToTheWallTimeWhateverIsReported) {
   // Clocks that go back, and numbers that contradict each other.
   AttemptRecord attempt = Attempt(1, 5);
   attempt.times.training_at = kBegin + 2;

@@ -49,7 +49,7 @@ TEST_F(NetworkLinksTest, RateOfSeveralMachinesIsTheMedianOfAllTheirLinks) {
   Put("b", "d", 1e9);
   Put("c", "d", 1e7);
   EXPECT_DOUBLE_EQ(*links_.RateOf({"a", "b"}), 1e9) << "the link between them counts once";
-  EXPECT_DOUBLE_EQ(*links_.RateOf({"b", "e"}), 1e8) << "one of which nothing is known";
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"b", "e"}), 1e8) << "one without a measured rate";
   EXPECT_EQ(links_.RateOf({"e"}), std::nullopt);
 }
 

@@ -232,7 +232,7 @@ TEST_F(ServiceHealthTest, AForgottenWorkerIsBeyondSuspicion) {
   EXPECT_TRUE(store_->ListSuspicions()->empty());
 }
 
-TEST_F(ServiceHealthTest, WorkersAreToldHowOftenMachinesFail) {
+TEST_F(ServiceHealthTest, WorkersLearnHowOftenMachinesFail) {
   auto a = Attach("a");
   Answer(a, 1);
   const std::string id = Submit(1)->view.job.id;

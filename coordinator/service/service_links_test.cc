@@ -140,7 +140,7 @@ TEST_F(LinksTest, OneTcpStreamSaysNothingOfWhatGpusDo) {
   EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
 }
 
-TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks) {
+TEST_F(LinksTest, JobsWaitForARunningMeasurementAndNoneBeginsWhileRanksRun) {
   auto one = Join("w1", "m1");
   auto two = Join("w2", "m2");
   ASSERT_TRUE(one->Saw("measure 1"));
@@ -156,7 +156,7 @@ TEST_F(LinksTest, JobsWaitForAMeasurementThatIsUnderWayAndNoneBeginsBesideRanks)
   EXPECT_TRUE(one->Saw("measure 2")) << "between the newcomer and the first of the others";
 }
 
-TEST_F(LinksTest, NoMeasurementBeginsBesideOthersWhileAJobWaits) {
+TEST_F(LinksTest, NoFurtherMeasurementBeginsWhileAJobWaits) {
   auto one = Join("w1", "m1", 1e9);
   auto two = Join("w2", "m2", 1e9);
   ASSERT_TRUE(one->Saw("measure 1"));

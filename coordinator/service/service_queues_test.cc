@@ -289,7 +289,7 @@ TEST_F(ServiceQueuesTest, JobsThatAreNamedBeforeOneMustBeThere) {
   EXPECT_EQ(deleted.get_future().get().code(), StatusCode::kConflict) << second;
 }
 
-TEST_F(ServiceQueuesTest, OfAGroupOnlySoManyJobsRunAtOnce) {
+TEST_F(ServiceQueuesTest, AGroupRunsOnlyItsNumberOfJobsAtOnce) {
   std::vector<Link> links;
   for (const char* name : {"a", "b", "c"}) links.push_back(Attach(name));
   std::vector<std::string> ids;

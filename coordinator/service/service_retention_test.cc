@@ -199,7 +199,7 @@ TEST_F(RetentionTest, OfManyEventsTheNewestStay) {
   EXPECT_TRUE(service_->Get(id).ok()) << "the job stays";
 }
 
-TEST_F(RetentionTest, AUserIsToldWhyAFolderIsNotDeletedAndKeepsTheJob) {
+TEST_F(RetentionTest, AUserLearnsWhyAFolderIsNotDeletedAndKeepsTheJob) {
   const std::string id = EndedJob();
   std::filesystem::create_directories(root_ / id / "hf");
   const auto remove = [&](bool run_dir) {

@@ -123,7 +123,7 @@ TEST_F(ServiceTest, AJobWhoseGpuBreaksGoesOnOnAnother) {
   EXPECT_FALSE(a->Saw("start " + id + " 3", milliseconds(50)));
 }
 
-TEST_F(ServiceTest, AJobThatRanOutOfMemoryIsToldWhatWouldFitAndGetsIt) {
+TEST_F(ServiceTest, AJobThatRanOutOfMemoryLearnsWhatWouldFitAndGetsIt) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));

@@ -30,7 +30,7 @@ TEST(StepTimer, BeginsAnewWhereTheTrainingWentBack) {
   EXPECT_DOUBLE_EQ(timer.StepSeconds(), 2);
 }
 
-TEST(StepTimer, TheMedianIsOfSingleStepsWhateverStandsBetweenThem) {
+TEST(StepTimer, TheMedianIsOfSingleStepsWhateverComesBetweenThem) {
   StepTimer timer;
   for (int step = 1; step < 20; ++step) timer.See(step, step % 5 == 0 ? 60 : 2, seconds(step));
   EXPECT_EQ(timer.MedianSeconds(), 0) << "too few";

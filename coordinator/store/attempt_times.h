@@ -37,7 +37,7 @@ struct AttemptTimes {
                 "Steps up to here were made before: by earlier attempts, or before "
                 "the training went back."),
           self.done_before);
-    visit(Field("checkpoint_seconds", "Training stood still for checkpoints.").Unit("seconds"),
+    visit(Field("checkpoint_seconds", "Training waited for checkpoints.").Unit("seconds"),
           self.checkpoint_seconds);
     visit(Field("evaluation_seconds", "In validation.").Unit("seconds"), self.evaluation_seconds);
     visit(Field("rework_seconds", "In steps that were made before, or dropped.").Unit("seconds"),

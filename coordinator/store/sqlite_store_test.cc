@@ -183,7 +183,7 @@ TEST_F(SqliteStoreTest, AListReadsNoRowOfJobs) {
   EXPECT_THAT(plan_of({.group = "sweep"}), HasSubstr("USING INDEX jobs_by_group"));
 }
 
-TEST_F(SqliteStoreTest, AFullDiskIsToldAndItsEndIsFound) {
+TEST_F(SqliteStoreTest, AFullDiskIsReportedAndItsEndIsFound) {
   SqliteOptions options;
   options.path = path_;
   options.probe_every = std::chrono::milliseconds(10);

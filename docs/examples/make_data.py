@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the data of the examples beside it: topics.jsonl, shapes-*-ubyte.gz, and questions.jsonl
+"""Writes the data of the examples next to it: topics.jsonl, shapes-*-ubyte.gz, and questions.jsonl
 and preferences.jsonl, whose answers are docstrings of Python's standard library (PSF licence; recorded with Python 3.11)."""
 
 import gzip
@@ -36,7 +36,7 @@ def write_topics(random_):
 
 
 def picture(shape, random_, side=12):
-    """Bright strokes on noise: 0 lying, 1 standing, 2 falling, 3 a frame."""
+    """Bright strokes on noise: 0 horizontal, 1 vertical, 2 diagonal, 3 a frame."""
     at = random_.randrange(2, side - 2)
     size = random_.randrange(2, 5)
     pixels = []

@@ -17,7 +17,7 @@ TEST(Cayley, MatchesTheReference) {
   EXPECT_EQ(testing::CheckCases(testing::CayleyCases()), "");
 }
 
-TEST(Cayley, IsTheIdentityAtZeroAndNearlyARotationBesideIt) {
+TEST(Cayley, IsTheIdentityAtZeroAndNearlyARotationNextToIt) {
   constexpr int64_t kSize = 6, kAbove = kSize * (kSize - 1) / 2;
   PhiloxStream random({.seed = 3});
   std::vector<float> q(kAbove, 0.0f), r(kSize * kSize);

@@ -47,7 +47,7 @@ TEST(NormStat, AnyNumberOfThreadsGivesTheSameBits) {
   cpu::SetThreads(before);
 }
 
-TEST(NormStat, CountsNanAndInfinityWhereverTheyStand) {
+TEST(NormStat, CountsNanAndInfinityWhereverTheyAre) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (int level = 0; level <= static_cast<int>(cpu::ProcessIsa()); ++level) {
     cpu::ScopedIsa use_isa(static_cast<cpu::Isa>(level));

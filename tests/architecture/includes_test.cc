@@ -380,7 +380,7 @@ std::ptrdiff_t MostFilesThatName(std::string_view technique) {
 }
 
 // A technique is its folder, a message of the job, a line of the registry, and what it refuses.
-TEST(Architecture, TechniquesAreNamedInFewFilesBesideTheirOwn) {
+TEST(Architecture, TechniquesAreNamedInFewFilesOutsideTheirFolder) {
   const fs::path root = WEFT_SOURCE_DIR;
   const std::vector<std::string> folders = TechniqueFolders(root);
   const std::vector<Source> sources = SourcesThatCount(root);

@@ -15,7 +15,7 @@ def run(command, **options):
 
 
 class Contestant:
-    """A program that trains some steps whenever it is told to."""
+    """A program that trains some steps whenever it is asked to."""
 
     def __init__(self, command, environment):
         self.command = command

@@ -59,7 +59,7 @@ class Growth(unittest.TestCase):
                 (1e-3, [1e-3], "Learning rate 0.001, not tuned")):
             self.assertEqual(script.rates_text(rate, rates), text)
 
-    def test_the_better_v_cycle_of_each_gpt_stands_beside_its_target(self):
+    def test_the_better_v_cycle_of_each_gpt_is_shown_with_its_target(self):
         def family(title, two, three, **of_three):
             rows = [{"method": "V-cycle, two levels", "flops_saving": two, "extrapolated": False},
                     {"method": "V-cycle, three levels", "flops_saving": three,

@@ -153,22 +153,22 @@ Result<Json> Largest(const Options& options, const Policy& policy) {
 
 /// Bytes a second of a file of this size, as often read as written, the best of three.
 Result<double> FileRate(const std::string& directory, int64_t bytes) {
-  constexpr int64_t kPiece = int64_t{4} << 20, kUnderWay = 4;
-  const int64_t pieces = std::max<int64_t>(bytes / kPiece, kUnderWay);
+  constexpr int64_t kPiece = int64_t{4} << 20, kInFlight = 4;
+  const int64_t pieces = std::max<int64_t>(bytes / kPiece, kInFlight);
   WEFT_ASSIGN_OR_RETURN(auto file, AsyncFile::Create(directory, pieces * kPiece));
-  const kernels::cpu::AlignedMemory memory = kernels::cpu::AllocateAligned(kUnderWay * kPiece);
-  std::memset(memory.get(), 1, kUnderWay * kPiece);
+  const kernels::cpu::AlignedMemory memory = kernels::cpu::AllocateAligned(kInFlight * kPiece);
+  std::memset(memory.get(), 1, kInFlight * kPiece);
   double best = 0;
   for (int round = 0; round < 3; ++round) {
     Stopwatch watch;
     for (const bool write : {true, false}) {
       std::vector<int64_t> numbers;
-      for (int64_t i = 0; i < pieces + kUnderWay; ++i) {
-        if (i >= kUnderWay) {
-          WEFT_RETURN_IF_ERROR(file->queue().Wait(numbers[static_cast<size_t>(i - kUnderWay)]));
+      for (int64_t i = 0; i < pieces + kInFlight; ++i) {
+        if (i >= kInFlight) {
+          WEFT_RETURN_IF_ERROR(file->queue().Wait(numbers[static_cast<size_t>(i - kInFlight)]));
         }
         if (i >= pieces) continue;
-        std::byte* const piece = static_cast<std::byte*>(memory.get()) + i % kUnderWay * kPiece;
+        std::byte* const piece = static_cast<std::byte*>(memory.get()) + i % kInFlight * kPiece;
         WEFT_ASSIGN_OR_RETURN(
             const int64_t number,
             file->queue().Start(write, piece, kPiece, static_cast<uint64_t>(i * kPiece)));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long steps of independent sub-networks take, beside plain local steps.
+"""How long steps of independent sub-networks take, compared with plain local steps.
 
     python tests/bench/sub_networks.py --trainer build/release/bin/weft-trainer [--json FILE]
 

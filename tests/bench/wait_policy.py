@@ -4,7 +4,7 @@
     python tests/bench/wait_policy.py [--weft FILE] [--rounds N] [--busy-rounds N] [--limit SECONDS] \
         --json docs/benchmarks/wait_policy.json --markdown docs/benchmarks/wait_policy.md
 
-`weft train` trains GPT-2s of three sizes on all cores: alone, and beside a busy loop a core, of the
+`weft train` trains GPT-2s of three sizes on all cores: alone, and next to a busy loop a core, of the
 same priority. Policies take turns. Seconds are those of the whole process, since it starts anew to set
 ours. A run is stopped after --limit seconds and counts as these. Measure on a machine that does nothing
 else.
@@ -139,7 +139,7 @@ class Trainings:
 
 
 def rows_of(size, beside, turns, limit):
-    """The rows of one size, alone or beside so many busy loops. A ratio is the median of those of turns."""
+    """The rows of one size, alone or with this many busy loops. A ratio is the median of those of turns."""
     rows = []
     for policy, seconds in turns.items():
         ratios = [mine / ours for mine, ours in zip(seconds, turns[OURS])]

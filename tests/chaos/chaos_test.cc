@@ -242,7 +242,7 @@ TEST_F(ChaosOfCheckpoints, TheDiskIsReallyFullForAWhile) {
         });
       },
       seconds(10)))
-      << "people are told" << cluster.LogTails();
+      << "people learn of it" << cluster.LogTails();
   std::filesystem::remove(filler);
   auto begin = steady_clock::now();
   EXPECT_TRUE(

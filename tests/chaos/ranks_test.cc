@@ -56,7 +56,7 @@ TEST_F(ChaosOfRanks, OneHangsInACollective) {
   Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
   const v1::Job job = ExpectUnharmed(cluster, id);
   EXPECT_THAT(job.attempts(0).message(), ::testing::HasSubstr("stopped"))
-      << "what each rank did is told";
+      << "what each rank did is reported";
 }
 
 /// Steps of the checkpoints in the folder that are verified.

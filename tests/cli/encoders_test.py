@@ -129,7 +129,7 @@ class Encoders(unittest.TestCase):
         self.assertIn("(sailing, tailoring, weaving) is none of the model", result.err)
         self.assertIn("(baking, sailing, weaving)", result.err)
 
-    def test_pictures(self):
+    def test_images(self):
         self.train(self.job("vit", self.VIT, self.SHAPES, steps=120))
         self.assertGreater(self.summary("vit")["validation_accuracy"], 0.6)
         config = self.export("vit", "hf")

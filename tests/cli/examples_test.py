@@ -1,4 +1,4 @@
-"""The jobs of docs/examples run as they stand, but for their length, and learn."""
+"""The jobs of docs/examples run as they are, except for their length, and learn."""
 
 import json
 import math

@@ -65,7 +65,7 @@ QUANTITY = re.compile(r"[0-9]+(m|Ki|Mi|Gi|Ti)?$")
 
 
 def check(value, shape, where):
-    """Fails unless every field of `value` stands in `shape`, with its type."""
+    """Fails unless every field of `value` is in `shape`, with its type."""
     if isinstance(shape, list):
         assert isinstance(value, list), f"{where} must be a list"
         for i, item in enumerate(value):
@@ -284,7 +284,7 @@ class Objects(unittest.TestCase):
                     return
         self.fail("no worker is told how long it may drain")
 
-    def test_prometheus_is_told_the_port_of_metrics(self):
+    def test_prometheus_gets_the_port_of_metrics(self):
         for pod, container in self.containers():
             metrics = next(p for p in container["ports"] if p["name"] == "metrics")
             self.assertEqual(pod["metadata"]["annotations"]["prometheus.io/port"],

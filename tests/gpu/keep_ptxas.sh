@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a compile command, and keeps what ptxas says of its kernels beside the object, in OBJECT.ptxas:
+# Runs a compile command, and keeps what ptxas says of its kernels next to the object, in OBJECT.ptxas:
 #   tests/gpu/keep_ptxas.sh nvcc ... -o OBJECT ...
 object=
 previous=

@@ -89,7 +89,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(machine.architecture(run.machine["devices"][0]), "90a")
         self.assertEqual(machine.architecture({"compute_cap": "8.0"}), "80")
 
-    def test_a_stage_that_fails_is_told_and_costs_no_other(self):
+    def test_a_stage_that_fails_is_reported_and_costs_no_other(self):
         def raises(run, detail):
             """Fails in a way nobody thought of."""
             detail["half"] = 1
@@ -132,7 +132,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(row["status"], "failed")
         self.assertIn("out of time in A.B", row["why"])
 
-    def test_stages_share_the_time_of_the_run_and_one_that_finds_none_is_told(self):
+    def test_stages_share_the_time_of_the_run_and_one_that_finds_none_is_reported(self):
         def sleeps(run, detail):
             """Wants a minute."""
             if run.command(["sleep", "60"])[0] is None:
@@ -223,7 +223,7 @@ class RunTest(unittest.TestCase):
             stages.read_tests(1, "[       OK ] A.B (0 ms)\n[  FAILED  ] A.C (0 ms)\n", detail)
         self.assertEqual((detail["passed"], detail["failed"]), (1, ["A.C"]))
         stages.read_tests(0, "[       OK ] A.B (0 ms)\n", detail)
-        # Another reason is told, and costs nothing.
+        # Another reason is reported, and costs nothing.
         stages.read_tests(0, "[       OK ] A.B (0 ms)\n[ RUN      ] A.C\na.cc:9: Skipped\n"
                           "no Hopper\n[  SKIPPED ] A.C (0 ms)\n", detail)
         self.assertEqual((detail["skipped"], detail["skipped_because"]), (["A.C"], ["no Hopper"]))
@@ -281,7 +281,7 @@ case "$*" in *--device=cuda*) echo '{{"losses": {cuda}}}' ;; *) echo '{{"losses"
 
 
 class StepsTest(unittest.TestCase):
-    def test_contestants_take_turns_and_one_that_fails_is_told(self):
+    def test_contestants_take_turns_and_one_that_fails_is_reported(self):
         steps = load(ROOT / "tests/bench/gpu_vs_pytorch")
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)

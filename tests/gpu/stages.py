@@ -195,7 +195,7 @@ def read_tests(status, text, detail):
         raise Failed("no test ran")
 
 
-# Tests that run beside each other: the device is shared, and each has a process on the host.
+# Tests that run at the same time: the device is shared, and each has a process on the host.
 TESTS_AT_ONCE = 6
 
 
@@ -336,14 +336,14 @@ def bench_json(run, name, command, detail, environment):
 
 
 def bench_kernels(run, detail):
-    """Time of each kernel on shapes of real steps, beside copying and a large product."""
+    """Time of each kernel on shapes of real steps, compared with copying and a large product."""
     bench_json(run, "bench_kernels",
                [program(run, "kernels_bench"), "--device", "cuda", "--filter", "^(?!attention)",
                 "--seconds", "0.02" if run.quick else "0.1"], detail, run.native)
 
 
 def bench_sparse24(run, detail):
-    """2:4 products and MLPs beside dense ones and beside cuSPARSELt."""
+    """2:4 products and MLPs, compared with dense ones and cuSPARSELt."""
     bench_json(run, "bench_sparse24",
                [torch_python(), run.root / "tests/bench/sparse24_vs_pytorch", "--bench",
                 program(run, "sparse24_bench")], detail, torch_environment(run))
@@ -363,7 +363,7 @@ def torch_python():
 
 
 def bench_attention(run, detail):
-    """Attention, forward and backward, beside the flash and cuDNN back ends of PyTorch."""
+    """Attention, forward and backward, compared with the flash and cuDNN back ends of PyTorch."""
     bench_json(run, "bench_attention",
                [torch_python(), run.root / "tests/bench/attention_vs_pytorch", "--bench",
                 program(run, "kernels_bench")], detail, torch_environment(run))
@@ -390,7 +390,7 @@ def pytorch(run, detail):
 
 
 def bench_step(run, detail):
-    """Whole training steps beside PyTorch with torch.compile, and FP8 beside bf16, in turns."""
+    """Whole training steps of ours and of PyTorch with torch.compile, and FP8 and bf16, in turns."""
     python = torch_python()
     bench_json(run, "bench_step",
                [python, run.root / "tests/bench/gpu_vs_pytorch", "--python", python, "--binaries",
@@ -398,7 +398,7 @@ def bench_step(run, detail):
 
 
 # What is worth most comes first: the limits together are more than the whole run has. Nothing runs
-# beside what is measured, so PyTorch has compiled before.
+# while a stage measures, so PyTorch has compiled before.
 STAGES = [
     Stage("build", build, 240, 200, devices=0),
     Stage("kernels", kernels, 60, 40, targets=["kernels_cuda_test"]),

@@ -545,7 +545,7 @@ TEST_P(Accounting, TimeIsHiddenOrExposed) {
 INSTANTIATE_TEST_SUITE_P(Ways, Accounting, ::testing::ValuesIn(RunConfigs()),
                          [](const auto& test) { return test.param.name; });
 
-TEST(AccountingOfTiers, FilesAndHostMemoryAreToldApart) {
+TEST(AccountingOfTiers, FilesAndHostMemoryAreDistinguished) {
   std::string root = ::testing::TempDir() + "weft_tiers_XXXXXX";
   ASSERT_NE(mkdtemp(root.data()), nullptr);
   JobSpec job = JobOfConfig(RunConfig{});

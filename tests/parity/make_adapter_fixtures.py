@@ -7,8 +7,8 @@ make_fixtures.py wrote, trained in float64 on their batches.
   merged.safetensors  what the trained adapter has made of the weights and biases that it changes;
                       not of virtual tokens, which change none, and not of an adapter of an
                       embedding whose classifier has the same weight
-  {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network, of which
-                      the adapter has the results alone
+  {start,trained}/encoder.safetensors  of virtual tokens that a network makes: that network; the
+                      adapter has its results alone
 
 Of what peft lacks, written in PyTorch from its papers: bottleneck adapters (houlsby, pfeiffer,
 parallel), in the engine's own folders; and bitfit, which has merged.safetensors alone.

@@ -5,7 +5,7 @@ in float64: logits, loss, every gradient, and the weights after 20 steps of Adam
   start/      the model, as a Hugging Face folder
   gradients/  the same folder form, each "weight" being the gradient of the mean loss
   trained/    the model after the steps
-  llama/expanded/  the same, but for each matrix of the MLPs trained as a product of two
+  llama/expanded/  the same, with each matrix of the MLPs trained as a product of two
   {gpt2,llama,bert_mlm}/dropped/  the gradients, and loss.json, where weights of attention are dropped
                    as kernels/attention/attention_dropout.h says, in step 0 of a job of seed 0
   mixtral/documents/{whole,halves}/  the model after training on documents.json, each document run by

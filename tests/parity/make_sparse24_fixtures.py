@@ -115,7 +115,7 @@ class SparseWeight(torch.nn.Module):
 
 
 def layers_of(model):
-    """Those of the MLPs by name, each list of which is one matrix."""
+    """Those of the MLPs by name; each list is one matrix."""
     if model.config.model_type == "gpt2":
         return [[(f"transformer.h.{i}.mlp.{name}", getattr(block.mlp, name))]
                 for i, block in enumerate(model.transformer.h) for name in ("c_fc", "c_proj")]

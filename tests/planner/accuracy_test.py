@@ -51,7 +51,7 @@ def check_contradictions():
 
 
 def check_programs():
-    """What is known of a program beside its stack: stages that tables fill up, releases of mixtures
+    """What is known of a program besides its stack: stages that tables fill up, releases of mixtures
     of experts, and runs that train but a few parameters."""
     tool = load_tool()
 

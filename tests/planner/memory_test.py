@@ -19,7 +19,7 @@ BOUNDS = {"BigScience 1.3B tune-up (Jean Zay), V100": (0.05, 0.24),
 
 
 def check_contradictions():
-    """Rows of which one must be wrong are found, and nothing else is."""
+    """Rows whose numbers contradict each other are found, and nothing else is."""
     loader = importlib.machinery.SourceFileLoader("planner_memory",
                                                   str(HERE.parent / "bench/planner_memory"))
     tool = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))

@@ -1,6 +1,5 @@
 #include "worker/daemon/nvml.h"
 
-#include <dlfcn.h>
 #include <string.h>
 
 #include <algorithm>
@@ -113,7 +112,7 @@ struct Nvml::Functions {
   Code (*register_events)(Handle, unsigned long long, void*) = nullptr;
   Code (*event_wait)(void*, EventData*, unsigned) = nullptr;
 
-  explicit Functions(void* library) {
+  explicit Functions(const SharedLibrary& library) {
     Find(library, {"nvmlInit_v2", "nvmlInit"}, init);
     Find(library, {"nvmlShutdown"}, shutdown);
     Find(library, {"nvmlErrorString"}, error_string);
@@ -148,9 +147,10 @@ struct Nvml::Functions {
  private:
   /// The newest of several versions of a function.
   template <class F>
-  static void Find(void* library, std::initializer_list<const char*> names, F& function) {
+  static void Find(const SharedLibrary& library, std::initializer_list<const char*> names,
+                   F& function) {
     for (const char* symbol : names) {
-      if (function == nullptr) function = reinterpret_cast<F>(dlsym(library, symbol));
+      if (function == nullptr) (void)library.Find(symbol, function);
     }
   }
 };
@@ -159,7 +159,6 @@ Nvml::Nvml() = default;
 
 Nvml::~Nvml() {
   if (started_ && call_->shutdown != nullptr) (void)call_->shutdown();
-  if (library_ != nullptr) dlclose(library_);
 }
 
 std::string Nvml::ErrorText(int code) const {
@@ -174,15 +173,10 @@ std::string Nvml::Lost(int code) const {
 
 Result<std::unique_ptr<Nvml>> Nvml::Load(const std::string& library) {
   std::unique_ptr<Nvml> nvml(new Nvml);
-  // Not a SharedLibrary: that stays loaded, and this one is closed with the object, so that the
-  // next one loads what a new driver has installed.
-  nvml->library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (nvml->library_ == nullptr) {
-    const char* why = dlerror();
-    return UnavailableError("cannot load NVIDIA's management library: " +
-                            std::string(why != nullptr ? why : library));
-  }
-  nvml->call_ = std::make_unique<Functions>(nvml->library_);
+  // The next one loads what a new driver has installed.
+  WEFT_ASSIGN_OR_RETURN(
+      nvml->library_, SharedLibrary::LoadWhileUsed(library.c_str(), "NVIDIA's driver installs it"));
+  nvml->call_ = std::make_unique<Functions>(*nvml->library_);
   const Functions& call = *nvml->call_;
   if (call.init == nullptr || call.count == nullptr || call.handle == nullptr) {
     return UnavailableError(library + " is not NVIDIA's management library, or damaged");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/shared_library.h"
 #include "common/spec/cluster_spec.h"
 #include "common/status.h"
 
@@ -82,7 +83,7 @@ class Nvml {
   std::string Lost(int code) const;
   std::string LinkPath(int index, int other, int64_t nvlinks) const;
 
-  void* library_ = nullptr;
+  std::optional<SharedLibrary> library_;
   bool started_ = false;
   std::unique_ptr<Functions> call_;
   std::vector<void*> handles_;     // null: the GPU does not answer

@@ -28,7 +28,7 @@ TEST(Progress, WithoutPhasesStepsAreThoseOfTheRanks) {
   EXPECT_DOUBLE_EQ(record.message().eta_seconds(), 60);
 }
 
-TEST(Progress, OfAPhaseIsToldAsThatOfTheWholeJob) {
+TEST(Progress, OfAPhaseIsReportedAsThatOfTheWholeJob) {
   JobSpec job;
   job.model.vocab_size = 512;
   job.phases.resize(3);

@@ -136,8 +136,8 @@ struct ProgressMessage {
     visit(Field("loss", "Training loss; absent when not finite.").Unit("nats per token"),
           self.loss);
     visit(Field("accuracy",
-                "Share of the step's examples whose class was recognised; absent but "
-                "for classification."),
+                "Share of the step's examples whose class was recognised; absent "
+                "except for classification."),
           self.accuracy);
     visit(Field("gradient_norm", "Global, before clipping; absent when not finite."),
           self.gradient_norm);
@@ -210,7 +210,7 @@ struct CheckpointMessage {
     visit(Field("step", "Steps done.").Unit("steps"), self.step);
     visit(Field("path", "Its folder."), self.path);
     visit(Field("bytes", "Size of its state files.").Unit("bytes"), self.bytes);
-    visit(Field("snapshot_seconds", "Training stood still.").Unit("seconds"),
+    visit(Field("snapshot_seconds", "Training waited for it.").Unit("seconds"),
           self.snapshot_seconds);
     visit(Field("write_seconds", "Writing and publishing, during the training.").Unit("seconds"),
           self.write_seconds);

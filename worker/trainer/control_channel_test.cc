@@ -106,7 +106,7 @@ TEST_F(ControlChannelTest, ADaemonThatDiesIsNoticedAndFreesWhoeverWaits) {
   EXPECT_EQ(waiting.get().status().code(), StatusCode::kUnavailable);
 }
 
-TEST_F(ControlChannelTest, AbortIsToldApart) {
+TEST_F(ControlChannelTest, AbortIsDistinguished) {
   ControlChannel channel(daemon_.rank_fd(), OnGone);
   daemon_.Send(AbortMessage{});
   EXPECT_TRUE(gone_.get_future().get());

@@ -30,7 +30,7 @@ TEST_F(ReplayProcessTest, ASoundRankTrainsAsWithoutIt) {
   EXPECT_EQ(FinalState(spec), FinalState(plain));
 }
 
-TEST_F(ReplayProcessTest, OneWrongBitEndsTheAttemptAndIsTold) {
+TEST_F(ReplayProcessTest, OneWrongBitEndsTheAttemptAndIsReported) {
   const AttemptSpec spec = ReplaySpec("wrong");
   const auto rank = Start(spec, "trainer.replay.gradient=error@3", true);
   const std::optional<FailedMessage> failed = rank->Await<FailedMessage>();

@@ -81,7 +81,7 @@ TEST_F(TrainerImportTest, SizesThatCannotBeSpreadAreRefusedOnceTheyAreKnown) {
   EXPECT_THAT(failed.message, HasSubstr("sequences of a length that is a multiple of 2"));
 }
 
-TEST_F(TrainerImportTest, ARouterThatCannotLearnIsToldOf) {
+TEST_F(TrainerImportTest, ARouterThatCannotLearnIsReported) {
   for (const bool normalize : {true, false}) {
     AttemptSpec spec = Spec(normalize ? "whole" : "by_probability");
     ModelSpec& model = spec.job.model;

@@ -225,7 +225,7 @@ TEST_F(LostRankTest, LeavesTheOtherToRetryAndTheJobResumes) {
   EXPECT_EQ(Losses(spec).size(), 12u);
 }
 
-TEST_F(LostRankTest, StopsOthersWhoseCopiesToTheHostAreUnderWay) {
+TEST_F(LostRankTest, StopsOthersWhoseCopiesToTheHostAreInFlight) {
   AttemptSpec shards = Spec("shards"), stages = Spec("stages");
   shards.plan.mesh.tensor = stages.plan.mesh.pipeline = 2;
   stages.plan.stage_blocks = {1, 1};

@@ -1,4 +1,4 @@
-"""Writes small pictures, and what Pillow makes of them.
+"""Writes small images, and what Pillow makes of them.
 
 images/       PNG and JPEG files of several kinds
 images.json   for each: pixels in 3 and 1 colours, and the middle square at 5 x 5 and 16 x 16

@@ -1,4 +1,4 @@
-"""Writes the safetensors fixtures beside this file.
+"""Writes the safetensors fixtures next to this file.
 
 golden.safetensors   a hand-laid file in an order that the reference writer would not choose
 reference.safetensors written by the reference implementation (Python `safetensors`)

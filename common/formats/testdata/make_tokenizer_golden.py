@@ -1,4 +1,4 @@
-"""Writes the tokenizer fixtures beside this file with Python's `tokenizers` as the oracle.
+"""Writes the tokenizer fixtures next to this file with Python's `tokenizers` as the oracle.
 
 gpt2_part/              the part of GPT-2's vocabulary and merges (MIT, OpenAI) that the texts below
                         need, with ids closed up

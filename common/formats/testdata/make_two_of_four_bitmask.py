@@ -1,4 +1,4 @@
-"""Writes two_of_four_bitmask.safetensors beside this file: a matrix with two of four numbers in its
+"""Writes two_of_four_bitmask.safetensors next to this file: a matrix with two of four numbers in its
 rows, and what compressed-tensors makes of it in f32 and bf16.
 
   matrix             [6, 20] f32, as the engine has it

@@ -36,7 +36,7 @@ TEST(ThreadPool, StopsWhereOneSaysSo) {
       return i < 10;
     });
     EXPECT_GE(done, 11);
-    EXPECT_LE(done, 10 + threads) << "each thread is told at most once";
+    EXPECT_LE(done, 10 + threads) << "each thread notices at most once";
   }
 }
 

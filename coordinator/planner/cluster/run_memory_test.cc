@@ -82,7 +82,7 @@ TEST(RunMemory, OfABlockAndOfParametersIsThatOfTheModel) {
   }
 }
 
-TEST(RunMemory, IsSharedOutAmongThoseThatHaveTheSame) {
+TEST(RunMemory, IsShardedAmongRanksThatHaveTheSame) {
   const SoftwareStack stack = Stack("weft");
   ClusterRun run;
   run.model = Decoder(Spec(8));
@@ -118,7 +118,7 @@ TEST(RunMemory, OfABlockIsThatOfThePublishedArithmetic) {
   EXPECT_GE(memory.workspace / kMiB, 1264);
 }
 
-TEST(RunMemory, KnowsWhereInThePipelineARankStands) {
+TEST(RunMemory, KnowsWhereInThePipelineARankIs) {
   const SoftwareStack stack = Stack("megatron-2024");
   ClusterRun run = Gpt(96, 12288, 96, 51200);
   run.tensor = 8;

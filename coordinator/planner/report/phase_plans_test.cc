@@ -165,7 +165,7 @@ TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {
       << "submitted, it is planned likewise";
 }
 
-TEST(PhasePlans, AJobOfWhichAPhaseRefusesAllThatIsOpenIsRefused) {
+TEST(PhasePlans, AJobIsRefusedWhenAPhaseRefusesAllThatIsOpen) {
   JobSpec search = TwoPhases(), learned = TwoPhases();
   search.train.global_batch = 2;
   search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
@@ -262,7 +262,7 @@ TEST(PhasePlans, TheStepsOfASearchHaveTheWorkOfItsChoices) {
   EXPECT_EQ(searched->phases[1].flops, whole->phases[1].flops);
 }
 
-TEST(PhasePlans, AnErrorSaysOfWhichPhaseItIs) {
+TEST(PhasePlans, AnErrorNamesItsPhase) {
   JobSpec job = VCycle();
   ClusterProfile small{{CpuMachine("a", 4, int64_t{2} << 30)}};
   const Status status = PlanPhases(job, small, {}).status();

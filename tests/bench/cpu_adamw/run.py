@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""AdamW of Weft and the fused AdamW of PyTorch on CPUs, in turns, beside what memory gives.
+"""AdamW of Weft and the fused AdamW of PyTorch on CPUs, in turns, compared with what memory gives.
 
     python tests/bench/cpu_adamw/run.py --binary build/release/bin/adamw_bench \
         --output docs/benchmarks/cpu_adamw.json

@@ -1,4 +1,4 @@
-"""The experiments with encoders: BERT on English text, ViT on pictures of clothes."""
+"""The experiments with encoders: BERT on English text, ViT on images of clothes."""
 
 import pathlib
 import re
@@ -82,7 +82,7 @@ class MaskedLanguageModel:
                           level=(entropy, "frequencies alone"))])
 
 
-class PictureClasses:
+class ImageClasses:
     """A small ViT learns the ten classes of Fashion-MNIST."""
 
     name = "vit"

@@ -150,7 +150,7 @@ class Precisions:
 
 
 class ActivationBits:
-    """The character GPT again, with activations kept in a few bits."""
+    """The character GPT again, with compressed activations."""
 
     name = "activation_bits"
     bits = [8, 4, 2]

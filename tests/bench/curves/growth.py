@@ -1,4 +1,4 @@
-"""Methods of growth beside training from scratch: the jobs that tests/bench/growth trains."""
+"""Methods of growth, compared with training from scratch: the jobs that tests/bench/growth trains."""
 
 import copy
 import dataclasses

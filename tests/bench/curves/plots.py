@@ -5,7 +5,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 matplotlib.rcParams.update({
-    "svg.hashsalt": "weft",  # the same picture is the same file
+    "svg.hashsalt": "weft",  # the same image is the same file
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,

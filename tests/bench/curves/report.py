@@ -47,7 +47,7 @@ def wrapped(text, indent=""):
 
 
 def section(name, report, plots):
-    """A report in Markdown; `plots` is where the pictures are, seen from the page, or None."""
+    """A report in Markdown; `plots` is where the charts are, seen from the page, or None."""
     head, *rows = report.table
     lines = [f"## {report.title}", "", "\n\n".join(map(wrapped, report.text.split("\n\n"))), ""]
     lines += [wrapped(f"- {'Holds' if claim.holds else '**Does not hold**'}: {claim.text}", "  ")

@@ -18,7 +18,7 @@ EXPORTED = "base"  # in the folder of a run, the model of the run before
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A job by name; its paths are seen from a folder in RUNS. `may_diverge`: that the training
-    breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs beside it.
+    breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs meanwhile.
     `base`: a run whose exported model this one starts from, as EXPORTED in its folder."""
     name: str
     job: dict

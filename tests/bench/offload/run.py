@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What fits a device of limited memory by what stands outside it, and how fast it trains there.
+"""What fits a device of limited memory by what resides outside it, and how fast it trains there.
 
     python tests/bench/offload/run.py --binary build/release/bin/offload_bench --device-bytes 67108864 \
         --link 400000000 \

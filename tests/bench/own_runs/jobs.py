@@ -5,7 +5,7 @@ import pathlib
 import random
 import struct
 
-SIDE = 32  # of a picture
+SIDE = 32  # of an image
 WORDS = ("the a one this that old young small great king river sailor road ring dog house light "
          "letter winter morning saw found lost followed carried remembered called left took and "
          "but while because under over near beyond").split()
@@ -17,8 +17,8 @@ def write_text(path, sentences=12000):
                             for _ in range(sentences)))
 
 
-def write_pictures(folder, count=512):
-    """Grey pictures of four classes, as IDX files."""
+def write_images(folder, count=512):
+    """Grey images of four classes, as IDX files."""
     rng = random.Random(1)
     labels = bytes(rng.randrange(4) for _ in range(count))
     pixels = bytearray()
@@ -38,7 +38,7 @@ def write_data(folder: pathlib.Path):
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "text.txt").exists():
         write_text(folder / "text.txt")
-        write_pictures(folder)
+        write_images(folder)
 
 
 def job(family, layers, width, length, batch, precision, ranks, threads=1, **resources):

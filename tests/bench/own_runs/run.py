@@ -31,7 +31,7 @@ FEWEST_STEPS, MOST_STEPS = 12, 150
 
 
 class Weft:
-    """The CLI of a service in `home` whose worker offers so many cores."""
+    """The CLI of a service in `home` whose worker offers this many cores."""
 
     def __init__(self, folder, home, cores):
         self.program = folder.resolve() / "weft"

@@ -33,7 +33,7 @@ def half(sizes):
 
 
 def phases(spec, steps, levels):
-    """Of a V-cycle of two or three levels which takes about so many steps of the whole model."""
+    """Of a V-cycle of two or three levels which takes about this many steps of the whole model."""
     whole = {"layers": spec["model"]["layers"], "width": spec["model"]["width"]}
     small = half(whole)
     first, middle, last = (max(2, steps * share // sum(SHARES)) for share in SHARES)

@@ -13,7 +13,7 @@ def ip(*arguments):
 
 
 class SlowLink:
-    """Two namespaces with a link of so many bits per second in each direction; a context manager."""
+    """Two namespaces with a link of this many bits per second in each direction; a context manager."""
 
     addresses = ("10.87.31.1", "10.87.31.2")
 

@@ -78,7 +78,7 @@ class Run:
                     [int(found[1]), now - self.start, float(found[2])])
 
     def reached(self):
-        """Steps a second, from the first that was told to the last."""
+        """Steps a second, from the first that was reported to the last."""
         return (self.numbers[-1] - self.numbers[0]) / max(self.steps[-1], 1e-9)
 
 

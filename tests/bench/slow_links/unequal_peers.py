@@ -28,7 +28,7 @@ SLOWER = 4
 
 
 def start(arguments, folder, text, train, rank, ranks, sleep):
-    """A rank with these fields of `train`; it sleeps so many milliseconds before each step."""
+    """A rank with these fields of `train`; it sleeps this many milliseconds before each step."""
     spec = spec_of(folder, text, 1, rank, "127.0.0.1")
     spec["world_size"] = spec["plan"]["mesh"]["data"] = spec["job"]["resources"]["ranks"] = ranks
     spec["job"]["train"].update(train, global_batch=BATCH // RANKS * ranks, eval_every_steps=0)

@@ -151,9 +151,9 @@ cublasStatus_t CheckFp8(const cublasLtMatmulDescOpaque_t& operation,
   }
   if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) return Unsupported("sums of FP8");
   if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS && d.type == CUDA_R_32F) {
-    return Unsupported("an f32 bias beside FP8");
+    return Unsupported("an f32 bias with FP8");
   }
-  if (UsesAux(operation.epilogue)) return Unsupported("GELU beside FP8");
+  if (UsesAux(operation.epilogue)) return Unsupported("GELU with FP8");
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -459,7 +459,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       return host::Unsupported("FP8 needs matrices at multiples of 16 bytes");
     }
     if (!host::Aligned(operands[i], algorithm->alignments[i])) {
-      return Invalid(std::string(host::kNames[i]) + " is less aligned than the algorithm was told");
+      return Invalid(std::string(host::kNames[i]) +
+                     " is less aligned than the algorithm was chosen for");
     }
   }
   // Not in the documentation: what a Hopper refuses.
@@ -496,7 +497,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       return std::countr_zero(reinterpret_cast<uintptr_t>(at) | 256u);
     };
     if (alignment(operation->aux) < alignment(known.aux)) {
-      return Invalid("the auxiliary matrix is less aligned than the algorithm was told");
+      return Invalid("the auxiliary matrix is less aligned than the algorithm was chosen for");
     }
     cublasLtMatrixLayoutOpaque_t aux_layout = *d_layout;
     aux_layout.stride = operation->aux_stride;

@@ -70,7 +70,7 @@ TEST(OffloadOnHostExecution, TheHostWaitsForGradientsOnceAStepAndInNoPass) {
   }
 }
 
-TEST(OffloadOnHostExecution, AHostWithoutMemoryToLockIsToldSo) {
+TEST(OffloadOnHostExecution, AHostWithoutMemoryToLockIsReported) {
   host_cuda::LimitPinnedMemory(0);
   auto device = ComputeDevice::Open({.device = kCuda, .host = HostMemoryPool::Options()});
   ASSERT_TRUE(device.ok()) << device.status().message();

@@ -73,7 +73,7 @@ TEST(PinnedArena, GrowsAndUnlocksWhatWasTooSmallOnceNothingIsUsed) {
   EXPECT_EQ(arena.locked_bytes(), 4096u + 10'240u);
 }
 
-TEST(PinnedArena, WhoTakesAPieceAgainFindsNoCopyUnderWay) {
+TEST(PinnedArena, WhoTakesAPieceAgainFindsNoCopyInFlight) {
   auto state = StreamState::Create(0);
   ASSERT_TRUE(state.ok());
   auto memory = DeviceMemory::Allocate(0, 64);

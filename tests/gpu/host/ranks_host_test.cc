@@ -96,8 +96,8 @@ TEST(RanksOnHostExecution, AStepThatIsAGraphEndsForAllRanksWhenOneLeavesIt) {
 constexpr const char* kStoreVariable = "WEFT_TEST_RANK_STORE";
 
 // Rank `rank` of two in processes of their own, whose NCCL never ends: what its step comes to.
-Status StepBesideAnotherProcess(int rank, const std::string& folder,
-                                const std::function<void()>& before) {
+Status StepWithAnotherProcess(int rank, const std::string& folder,
+                              const std::function<void()>& before) {
   ExpectFakeRanksElsewhere(true);
   RandomTokens data(50, 16);
   FileStore store(Env::Posix(), folder);
@@ -119,7 +119,7 @@ Status StepBesideAnotherProcess(int rank, const std::string& folder,
 // Rank 1, which is killed while it is in its first all-reduce.
 void BeKilled(const std::string& folder) {
   std::thread killer;
-  (void)StepBesideAnotherProcess(1, folder, [&] {
+  (void)StepWithAnotherProcess(1, folder, [&] {
     killer = std::thread([] {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       (void)kill(getpid(), SIGKILL);
@@ -146,7 +146,7 @@ TEST(RanksOnHostExecution, AProcessThatIsKilledIsNamedByTheOthers) {
             0);
   std::chrono::steady_clock::time_point start;
   const Status lost =
-      StepBesideAnotherProcess(0, folder, [&] { start = std::chrono::steady_clock::now(); });
+      StepWithAnotherProcess(0, folder, [&] { start = std::chrono::steady_clock::now(); });
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable);
   EXPECT_THAT(lost.message(), ::testing::HasSubstr("rank 1 is lost"));
   // Long before the two minutes that an operation may take.

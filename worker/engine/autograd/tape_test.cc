@@ -78,7 +78,7 @@ TEST_F(TapeTest, AValueUsedTwiceGetsTheSumOfItsGradients) {
   EXPECT_EQ(gradient_[1], 0) << "a parameter without use has gradient zero";
 }
 
-TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
+TEST_F(TapeTest, DeferredWorkRunsDuringTheNextOperationOrRightAfterIt) {
   parameters_.StartStep();
   parameters_.StartPass({});
   Tape tape(&parameters_);
@@ -91,7 +91,7 @@ TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
   };
   const auto deferred = [&note](std::string what) {
     return [&note, what = std::move(what)](Context&, Tape& t) {
-      t.DeferForOverlap("put off", note(what));
+      t.DeferForOverlap("deferred", note(what));
       return OkStatus();
     };
   };
@@ -105,13 +105,13 @@ TEST_F(TapeTest, WhatIsPutOffRunsBesideTheNextOperationOrRightAfterIt) {
     done.push_back("sum ends");
     return OkStatus();
   });
-  tape.Record("third", deferred("beside the sum"));
+  tape.Record("third", deferred("during the sum"));
   const Value x = tape.NewValue(Vector({1}), true);
   EXPECT_FALSE(tape.IsSummed(x.node));
   tape.SumsGradient(x.node);
   EXPECT_TRUE(tape.IsSummed(x.node));
   ASSERT_TRUE(tape.RunBackward(context_).ok());
-  EXPECT_THAT(done, ElementsAre("sum starts", "beside the sum", "sum ends", "plain", "after plain",
+  EXPECT_THAT(done, ElementsAre("sum starts", "during the sum", "sum ends", "plain", "after plain",
                                 "at the end"));
 }
 

@@ -118,7 +118,7 @@ class Elsewhere : public StoredNumbers {
   bool broken = false;
 };
 
-TEST_F(WriterTest, WhatStandsInAFileIsWrittenWithoutMemoryForItBeforeTrainingGoesOn) {
+TEST_F(WriterTest, WhatResidesInAFileIsWrittenWithoutMemoryForItBeforeTrainingGoesOn) {
   auto writer = *Open(1);
   constexpr size_t kElements = (size_t{3} << 20) + 5;
   Elsewhere moments(kElements);

@@ -383,7 +383,7 @@ TEST_P(CollectiveCases, SplitsIntoGroupsThatWorkSideBySide) {
   });
 }
 
-TEST_P(CollectiveCases, BytesOfTheHostGoBesideTensors) {
+TEST_P(CollectiveCases, BytesOfTheHostOverlapWithTensors) {
   for (const int size : {1, 3}) {
     GetParam().run(size, kTimeout, [&](TestRank& rank) {
       Collective& group = rank.group;

@@ -44,8 +44,8 @@ void CutLongText(const DocumentPlace& place, size_t document, const Tokenizer& t
   }
 }
 
-std::vector<Item> ShareOut(const std::vector<DocumentPlace>& documents, const Tokenizer& tokenizer,
-                           bool may_cut) {
+std::vector<Item> PartitionDocuments(const std::vector<DocumentPlace>& documents,
+                                     const Tokenizer& tokenizer, bool may_cut) {
   std::vector<Item> items;
   size_t first = 0;
   size_t bytes = 0;
@@ -133,7 +133,7 @@ Result<SpelledSpecialTokens> EncodeDocuments(const std::vector<DocumentPlace>& d
                                              TokenShardWriter* answers) {
   const SpelledTokens spelled(tokenizer);
   const bool may_cut = options.special == SpecialTokens::kAsText || spelled.MayCutAtSpaces();
-  const std::vector<Item> items = ShareOut(documents, tokenizer, may_cut);
+  const std::vector<Item> items = PartitionDocuments(documents, tokenizer, may_cut);
   const Encoder encoder(documents, tokenizer, spelled, options);
   const int threads = options.threads;
   const size_t wave = static_cast<size_t>(std::max(threads, 1)) * 4;

@@ -53,7 +53,7 @@ TEST(ImageLoader, GivesColoursOneAfterAnotherAndScaled) {
   EXPECT_EQ(batch->target_count, 2);
 }
 
-TEST(ImageLoader, ShowsEveryPictureOnceInEachEpochToAnyRank) {
+TEST(ImageLoader, ShowsEveryImageOnceInEachEpochToAnyRank) {
   auto loader = ImageLoader::Create(Images(12), kTiny);
   ASSERT_TRUE(loader.ok());
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -71,7 +71,7 @@ TEST(ImageLoader, ShowsEveryPictureOnceInEachEpochToAnyRank) {
   }
 }
 
-TEST(ImageLoader, RefusesPicturesOfAnotherSize) {
+TEST(ImageLoader, RefusesImagesOfAnotherSize) {
   TokenSpan span = Images(1);
   ImageLoaderOptions options = kTiny;
   options.size = 3;

@@ -126,7 +126,7 @@ TEST(TokenLoader, ShowsEverySequenceOnceInEachEpochInANewOrder) {
   EXPECT_NE(Get(*other, 0, 0, 7).tokens, Get(*loader, 0, 0, 7).tokens);
 }
 
-TEST(TokenLoader, GivesTheSameGlobalBatchHoweverItIsSharedOut) {
+TEST(TokenLoader, GivesTheSameGlobalBatchHoweverItIsSharded) {
   PhiloxStream random({6, 0, 0});
   std::vector<std::vector<int32_t>> documents;
   for (int d = 0; d < 40; ++d) {

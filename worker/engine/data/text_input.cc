@@ -227,7 +227,7 @@ class TextInput : public DatasetInput {
     if (objective_ == Objective::kCausal && !tokenizer_->end_of_text()) {
       return InvalidError("the tokenizer " + path +
                           " has no end-of-text token. hint: name it as \"eos_token\" in a "
-                          "tokenizer_config.json beside it");
+                          "tokenizer_config.json next to it");
     }
     if (objective_ == Objective::kMasked && !tokenizer_->mask()) {
       return InvalidError("the tokenizer " + path +

@@ -171,7 +171,7 @@ TEST(GrowthOperator, NewBlocksMayCopyAverages) {
   }
 }
 
-TEST(GrowthOperator, PositionsOfOtherImagesAreResizedButForThatOfTheClass) {
+TEST(GrowthOperator, PositionsOfOtherImagesAreResizedExceptThatOfTheClass) {
   const ModelSpec small = Model(2, 16, "vit");
   for (const int64_t size : {4, 12, 16}) {
     for (const char* method : {"none", "stack"}) {

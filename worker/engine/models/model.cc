@@ -80,25 +80,6 @@ int64_t PartOfExperts(const ModelOptions& options) {
   return options.update_rank / (sequences * experts) * sequences + options.update_rank % sequences;
 }
 
-// Some units of offloaded parameters.
-Status KeepOnDevice(const ModelOptions& options, ParameterSet& parameters) {
-  const std::vector<int64_t>& units = options.device_updated_units;
-  if (units.empty()) return OkStatus();
-  if (!options.offload) {
-    return InvalidError(
-        "plan.device_updated_units is for offload_optimizer host, and the plan has none; hint: "
-        "leave it out");
-  }
-  for (const int64_t unit : units) {
-    if (unit >= 0 && unit < parameters.units()) continue;
-    return InvalidError("plan.device_updated_units has unit " + std::to_string(unit) +
-                        ", and the model has units 0 (the embeddings) to " +
-                        std::to_string(parameters.units() - 1) + " (the head)");
-  }
-  parameters.KeepOnDevice(units);
-  return OkStatus();
-}
-
 // Freezes what the model registered, lets techniques register more, and allocates all.
 template <class T>
 Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
@@ -119,7 +100,9 @@ Result<std::unique_ptr<T>> Ready(Context& context, const ModelOptions& options,
   const bool comes_later =
       options.stream_parameters || options.shard_values || options.parameters_in_file;
   if (!comes_later && TechniquesFreeze(model->spec())) parameters.KeepFrozenOnDevice();
-  WEFT_RETURN_IF_ERROR(KeepOnDevice(options, parameters));
+  if (const std::vector<int64_t>& units = options.device_updated_units; !units.empty()) {
+    parameters.KeepOnDevice(units);
+  }
   if (options.stream_parameters) parameters.StreamValues();
   if (options.parameters_in_file) parameters.KeepInFile();
   WEFT_RETURN_IF_ERROR(parameters.Allocate(context, options.with_gradients,

@@ -75,7 +75,7 @@ class BlockStack {
   void Note(const std::string& operation, int64_t layer) const;
 
   const RematPlan& RematOf(int64_t layers) const;
-  /// Of `layers` layers, that which has this one, and the first that has block `block`.
+  /// The block that layer `layer` of `layers` has, and the first layer that has block `block`.
   int64_t BlockOf(int64_t layer, int64_t layers) const {
     return layer * std::ssize(blocks_) / layers;
   }

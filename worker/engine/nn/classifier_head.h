@@ -75,7 +75,7 @@ class ClassifierHead {
                   const Tensor& squares) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
                            const Tensor& dlogits) const;
-  /// The same of the trained rows alone.
+  /// Adds the gradient of the trained rows alone.
   Status AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
                          const Tensor& dlogits) const;
   /// The parameters whose gradients it computes, where they are trained.

@@ -39,7 +39,7 @@ class DeviceStaging {
 
   /// Has a piece of `count` elements brought up, operated on and taken down.
   Status Pass(DType dtype, int64_t count, Move bring, const Operate& operate, Move take);
-  /// The same of a contiguous tensor of the host memory pool, in place.
+  /// Has a contiguous tensor of the host memory pool brought up, operated on and taken down again.
   Status Pass(const TensorView& values, const Operate& operate);
 
   /// Waits until all has come down.

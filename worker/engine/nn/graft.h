@@ -158,7 +158,7 @@ class Grafts {
 
   /// What the table of tokens gives for `tokens`, with what the token graft makes of it.
   Result<Value> ForwardTokens(Context& context, Tape& tape, Value x, const Tensor& tokens) const;
-  /// Those of the token graft, or null.
+  /// The trained rows of the token graft, or null.
   const TrainedTableRows* trained_rows() const {
     return token_graft_ == nullptr ? nullptr : token_graft_->trained_rows();
   }

@@ -48,8 +48,8 @@ class Linear {
 
   /// [rows, in] -> [rows, out], compute type; of what the products do not leave out.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x) const;
-  /// The same with what stands for x in the backward pass, and with GELU(y), or the activation in
-  /// its place, unless it is null: a new tensor, which the backward pass does not know.
+  /// Computes Forward with what stands for x in the backward pass, and GELU(y), or the activation
+  /// in its place, unless it is null: a new tensor, which the backward pass does not know.
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, SavedTensor saved,
                         GeluValue* active = nullptr) const;
 
@@ -57,7 +57,7 @@ class Linear {
   Result<Tensor> Apply(Context& context, const Tape& tape, const Tensor& x,
                        GeluValue* active = nullptr) const;
 
-  /// The same into the rows `y`, which may be none.
+  /// Writes what Apply returns into the rows `y`, which may be none.
   Status ApplyTo(Context& context, const Tape& tape, const Tensor& x, const Tensor& y,
                  const GeluValue& active = {}) const;
 
@@ -69,7 +69,7 @@ class Linear {
   /// returns the gradient of `before`; the `value`, if any, becomes x again.
   Result<Tensor> InputGradient(Context& context, const OutputGradient& dy,
                                const Tensor& before = {}, const GeluValue& active = {}) const;
-  /// The same into the rows `dx`.
+  /// Writes what InputGradient returns into the rows `dx`.
   Status InputGradientTo(Context& context, const OutputGradient& dy, const Tensor& dx,
                          const Tensor& before = {}, const GeluValue& active = {}) const;
   /// Adds the gradients of W and b where they are trained; the last word on both from the use that

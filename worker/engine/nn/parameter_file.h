@@ -33,7 +33,7 @@ class ParameterFile {
   Status Start(int64_t unit, bool reads = true);
   /// Waits until they have been read.
   Status Await(int64_t unit) { return values_->Await(static_cast<size_t>(unit)); }
-  /// The same in another thread than the computing one.
+  /// Waits until they have been read, in another thread than the computing one.
   Status AwaitUncounted(int64_t unit) { return values_->AwaitUncounted(static_cast<size_t>(unit)); }
   /// Frees their memory.
   void Drop(int64_t unit);
@@ -42,7 +42,7 @@ class ParameterFile {
   /// Sets the values of `unit` that are in memory to zero.
   void ClearValues(int64_t unit) { values_->Clear(static_cast<size_t>(unit)); }
   FileImages& values() { return *values_; }
-  /// Of an update that overlaps with a pass.
+  /// The pipeline of an update that overlaps with a pass.
   UpdatePipeline& update_pipeline() { return *update_pipeline_; }
 
   /// Elements of gradients that are written and read together, of one unit.

@@ -37,7 +37,7 @@ class ParameterFileIterator : public UnitIterator {
   ParameterFileIterator(const ParameterFileIterator&) = delete;
   ParameterFileIterator& operator=(const ParameterFileIterator&) = delete;
 
-  /// Those of other units are not in memory then.
+  /// Brings the values of `unit` into memory, and no others.
   Status MoveTo(int64_t unit) override;
   /// Visits the remaining units, and waits until all is written.
   Status Finish() override;

@@ -86,7 +86,7 @@ struct Parameter : ParameterAttributes {
 
   Shape logical_shape() const { return shard.LogicalShape(shape); }
 
-  /// Of the weight that it is, or is in place of: what its network is scaled by.
+  /// The shape of the weight that it is, or is in place of: what its network is scaled by.
   Shape layer_shape() const { return in_place_of.empty() ? logical_shape() : weight_shape; }
 
   /// Operations read it as it is; they read packed copies of others.
@@ -154,8 +154,8 @@ class ParameterList {
   bool Counts(int64_t index) const {
     return CountsPart(index) && (expert_rank_ == 0 || parameters_[index].of_shared_expert);
   }
-  /// The same for its part of `index` with ZeRO, whose shard group includes the expert-parallel
-  /// ranks: each of these has other parts.
+  /// Whether this rank counts its part of `index` with ZeRO, whose shard group includes the
+  /// expert-parallel ranks: each of these has other parts.
   bool CountsPart(int64_t index) const {
     const Parameter& parameter = parameters_[index];
     if (!parameter.counted || !parameter.shard.first) return false;
@@ -191,10 +191,10 @@ class ParameterList {
     names_ = std::move(names);
     blocks_ = blocks;
   }
-  /// Those names; without SetNetwork, those of the parameters here and of the weights that some are
+  /// Names of SetNetwork; without it, those of the parameters here and of the weights that some are
   /// in place of.
   std::vector<std::string> Names() const;
-  /// Those blocks, likewise.
+  /// Distinct blocks of the whole network (SetNetwork).
   int64_t blocks() const { return blocks_; }
 
   /// Says that this is rank `rank` of `ranks` expert-parallel ranks. Each has its own experts; the
@@ -302,7 +302,7 @@ class ParameterList {
   /// Numbers in all parameters of the network, frozen ones too, over all model-parallel ranks;
   /// padding and sources do not count. In a pipeline those that this stage counts.
   int64_t ElementCount() const;
-  /// Of them those that are not frozen.
+  /// Numbers in the parameters that are not frozen, counted as ElementCount counts them.
   int64_t TrainedCount() const;
 
  private:

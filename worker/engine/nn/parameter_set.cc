@@ -150,12 +150,15 @@ void ParameterSet::ShareAmong(int64_t ranks, bool place_gradients) {
 
 void ParameterSet::KeepOnDevice(const std::vector<int64_t>& units) {
   WEFT_CHECK(offloaded_ && !values_, "what stays on the device is known before it is allocated");
-  resident_units_.assign(static_cast<size_t>(this->units()), false);
-  for (const int64_t unit : units) resident_units_.at(static_cast<size_t>(unit)) = true;
+  device_updated_units_.assign(static_cast<size_t>(this->units()), false);
+  for (const int64_t unit : units) {
+    WEFT_CHECK(unit >= 0 && unit < this->units(), "a unit of the model (CheckOffload)");
+    device_updated_units_[static_cast<size_t>(unit)] = true;
+  }
 }
 
 void ParameterSet::ChooseKept() {
-  if (resident_units_.empty() && !(offloaded_ && keeps_frozen_)) return;
+  if (device_updated_units_.empty() && !(offloaded_ && keeps_frozen_)) return;
   kept_.assign(static_cast<size_t>(size()), false);
   for (int64_t first = 0, end = 0; first < size(); first = end) {
     end = first + 1;
@@ -163,8 +166,8 @@ void ParameterSet::ChooseKept() {
     const auto unit = static_cast<size_t>((*this)[first].unit);
     const bool frozen = std::none_of(begin() + first, begin() + end,
                                      [](const Parameter& each) { return each.trainable(); });
-    const bool kept =
-        (!resident_units_.empty() && resident_units_[unit]) || (keeps_frozen_ && frozen);
+    const bool kept = (!device_updated_units_.empty() && device_updated_units_[unit]) ||
+                      (keeps_frozen_ && frozen);
     std::fill(kept_.begin() + first, kept_.begin() + end, kept);
   }
 }
@@ -200,7 +203,7 @@ Status ParameterSet::Allocate(Context& context, bool with_gradients, DType matri
     return AllocateShards(below);
   }
   ChooseKept();
-  WEFT_CHECK(resident_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
+  WEFT_CHECK(device_updated_units_.empty() || (!streamed_ && ranks_ == 1 && !has_derived()),
              "units are kept on the device where the others have copies there");
   LayOutGradients();
   const ValueSizes sizes = LayOutValues();

@@ -80,7 +80,7 @@ class ParameterSet : public ParameterList {
   /// With Offload: keeps these units, at least one, on the device, with their gradients. Before
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
-  bool keeps_some_on_device() const { return !resident_units_.empty(); }
+  bool keeps_some_on_device() const { return !device_updated_units_.empty(); }
   /// With Offload: keeps on the device what is frozen, except what is stacked with something that
   /// is trained. Before Allocate.
   void KeepFrozenOnDevice() { keeps_frozen_ = true; }
@@ -193,7 +193,7 @@ class ParameterSet : public ParameterList {
   /// The part of gradients() that holds them, with the padding: all but sources.
   TensorView differentiated_gradients() const;
   using ParameterList::Counts;
-  /// The same of the gradient of `part`: CountsPart, unless it is whole.
+  /// Whether this rank counts the gradient of `part` in such sums: CountsPart, unless it is whole.
   bool Counts(const ParameterPart& part) const;
   /// The trainable parameters in the order of their gradients, where values are not sharded: kind
   /// after kind, since ranks that shard updates sum those of derived matrices otherwise.
@@ -339,7 +339,9 @@ class ParameterSet : public ParameterList {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
-  std::vector<bool> resident_units_;  ///< On the device, of offloaded ones, by unit; empty: none.
+  /// By unit, whether its parameters stay on the device although the others are offloaded; empty:
+  /// none does.
+  std::vector<bool> device_updated_units_;
   bool keeps_frozen_ = false;
   std::vector<bool> kept_;  ///< On the device, by parameter; empty: none or, not offloaded, all.
   bool streamed_ = false;
@@ -370,7 +372,7 @@ class ParameterSet : public ParameterList {
   std::vector<UnitOperands> unit_operands_;  ///< By unit, where values are streamed.
   std::vector<UnitSizes> unit_sizes_;        ///< Likewise; bytes.
   Tensor gradients_;
-  Tensor kept_gradients_;  ///< Of resident_units_.
+  Tensor kept_gradients_;  ///< Of device_updated_units_.
   std::vector<GradientRun> gradient_runs_;
   std::vector<float*> gradient_data_;  ///< By parameter; null: nowhere.
   std::unique_ptr<ParameterFile> file_;

@@ -43,8 +43,8 @@ struct OutputGradient {
   ProductOperand for_input = {};
   ProductOperand for_weight = {};
   int64_t first_row = 0;  ///< Tape::first_row
-  /// Of products that are made of others, as those of adapters are of their weight's: what Prepare
-  /// of the others made of its gradient; null where it was not called.
+  /// What Prepare of the inner products made of its gradient, where products are made of others, as
+  /// those of adapters are of their weight's; null where it was not called.
   std::shared_ptr<const OutputGradient> inner = {};
 
   /// That of the others; where they prepared nothing they read this.
@@ -65,8 +65,8 @@ struct WeightGradientTarget {
   TensorView dweight = {};  ///< [columns, in] f32, or none: it is not trained.
   TensorView dbias = {};    ///< [columns] f32, or none.
   bool accumulate = false;  ///< Adds to what is there.
-  /// Of one output with tensors in place of its weight, or besides it (OutputWeight): f32 of the
-  /// shape of each, or none where it is not trained.
+  /// Gradients of the tensors in place of the weight of an output, or besides it (OutputWeight):
+  /// f32 of the shape of each, or none where it is not trained.
   std::vector<TensorView> dtensors = {};
 
   /// Whether anything but the bias is trained.
@@ -146,7 +146,7 @@ struct OutputWeight {
 
   /// Whether other tensors than the weight are there.
   bool has_tensors() const { return tensors > 0 || adapters > 0; }
-  /// Those.
+  /// Index of the first of these tensors, and their number.
   int64_t first_tensor() const { return tensors > 0 ? first : first_adapter; }
   int64_t tensor_count() const { return tensors > 0 ? tensors : adapters; }
   /// After the last index of the weight, or of what is in its place.
@@ -215,7 +215,7 @@ class ProductsFactory {
                                     const std::vector<std::vector<float>>& /*tensors*/) const {
     return {values.begin(), values.end()};
   }
-  /// The same of the bias of the layer of `weight`.
+  /// The bias of the layer of `weight` with what tensors add to it: what an export has.
   virtual std::vector<float> MergedBias(const ParameterInfo& /*weight*/, std::vector<float> bias,
                                         const std::vector<std::vector<float>>& /*tensors*/) const {
     return bias;
@@ -244,13 +244,13 @@ struct ProductOptions {
                  const TensorParallel* ranks = nullptr)
       : compute(type), factory(made_by), tensor(ranks) {}
 
-  /// The same whose operands are of type `compute`.
+  /// These options with operands of type `compute`.
   ProductOptions Dense() const {
     ProductOptions dense = *this;
     dense.factory = nullptr;
     return dense;
   }
-  /// The same in a block.
+  /// These options in a block.
   ProductOptions In(const BlockPlace& place) const {
     ProductOptions own = *this;
     own.block = place;

@@ -149,7 +149,7 @@ TEST(Products, GetNeighbouringOutputsThatAreTrainedAlikeTogether) {
   }
 }
 
-TEST(Products, PutOffWeightGradientsKeepNothingForTheInput) {
+TEST(Products, DeferredWeightGradientsKeepNothingForTheInput) {
   Allocator allocator;
   Context context;
   context.allocator = &allocator;

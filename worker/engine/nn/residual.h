@@ -39,10 +39,10 @@ class ResidualBranch {
 
   Status Pack(Context& context, Repack what) { return grafts_.Pack(context, what); }
 
-  /// Those of its attention, or none.
+  /// The virtual tokens of its attention, or none.
   const VirtualTokens* virtual_tokens() const { return grafts_.virtual_tokens(); }
 
-  /// Of the block that it ends (Grafts::SetBlockShare).
+  /// The share of the block that it ends (Grafts::SetBlockShare).
   float block_share() const { return grafts_.block_share(); }
 
   /// Index of the first parameter that is registered from here on.

@@ -63,9 +63,9 @@ class SelfAttention {
   Result<Value> Forward(Context& context, Tape& tape, const Value& x, const TokenBatch& batch,
                         int64_t use = 0, KeyValueCache* cache = nullptr,
                         const VirtualTokens* prefix = nullptr) const;
-  /// The same, saving x alone: the backward pass recomputes queries, keys, values and the result of
-  /// attention, but not the projection after it (selective recomputation, Korthikanti et al. 2022,
-  /// arXiv 2205.05198, where attention is one operation that saves no scores).
+  /// Computes Forward and saves x alone: the backward pass recomputes queries, keys, values and the
+  /// result of attention, but not the projection after it (selective recomputation, Korthikanti et
+  /// al. 2022, arXiv 2205.05198, where attention is one operation that saves no scores).
   Result<Value> ForwardRecomputed(Context& context, Tape& tape, const Value& x,
                                   const TokenBatch& batch, int64_t use = 0,
                                   const VirtualTokens* prefix = nullptr) const;

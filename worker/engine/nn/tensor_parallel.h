@@ -109,8 +109,9 @@ Result<ShardsInput> CopyToTensorParallelRegion(Context& context, Tape& tape,
 Result<Value> ReduceFromTensorParallelRegion(Context& context, Tape& tape,
                                              const TensorParallel* ranks, Value x);
 
-/// The same for a product whose result is partitioned by features: its input, which all ranks of a
-/// column have. Does nothing when `ranks` is null or has one row, like the two below.
+/// Takes `x`, which all ranks of a column have, as the input of a product whose result is
+/// partitioned by features: its gradient is the sum over the column. Does nothing when `ranks` is
+/// null or has one row, like the two below.
 Value CopyToFeatureRegion(Tape& tape, const TensorParallel* ranks, Value x);
 
 /// Reduces over the column what each rank has computed of its features, in place where that is
@@ -118,7 +119,8 @@ Value CopyToFeatureRegion(Tape& tape, const TensorParallel* ranks, Value x);
 Result<Value> ReduceFromFeatureRegion(Context& context, Tape& tape, const TensorParallel* ranks,
                                       Value x);
 
-/// The same for a gradient, not recorded. `beside` runs once, overlapped with the reduction.
+/// Reduces a gradient over the column, not recorded. `beside` runs once, overlapped with the
+/// reduction.
 Result<Tensor> SumOverFeatures(
     Context& context, const TensorParallel* ranks, Tensor x,
     const std::function<Status()>& beside = [] { return OkStatus(); });

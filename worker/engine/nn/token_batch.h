@@ -37,10 +37,10 @@ struct TokenBatch {
   Tensor target_rows;      ///< [targets] i32, ascending indices of the positions with targets
   Tensor row_targets;      ///< [targets] i32, what is to be predicted there
   Tensor pixels;           ///< [sequences, channels * height * width] f32
-  /// Of causal language models, from whoever runs them: [count] f32 that the gradients of the loss
-  /// at each position are multiplied by, or none: 1.
+  /// [count] f32 that the gradients of the loss at each position of a causal language model are
+  /// multiplied by, from whoever runs it; or none: 1.
   Tensor gradient_weights;
-  /// Likewise: [count] f32 that gets the loss at each position, or none.
+  /// [count] f32 that gets the loss at each position of a causal language model, or none.
   Tensor losses;
   Tensor first_rows;  ///< [sequences] i32, the first position of each; with labels
   Tensor other_rows;  ///< [count - sequences] i32, all others; with pixels
@@ -74,7 +74,7 @@ struct TokenBatch {
   /// kInvalid when the sizes within `batch` do not agree.
   static Result<TokenBatch> New(Context& context, const Batch& batch, int64_t first_sequence);
 
-  /// The same with its tensors in memory that `stage` brings to the device.
+  /// Makes a batch whose tensors are in memory that `stage` brings to the device.
   static Result<TokenBatch> New(BatchStage& stage, Context& context, const Batch& batch,
                                 int64_t first_sequence);
 };

@@ -25,7 +25,7 @@ Result<std::vector<float>> WholeValue(const ParameterSet& parameters, int64_t in
 Result<std::vector<float>> WholeOfParts(const Parameter& parameter, std::vector<float> own,
                                         Collective* tensor_ranks);
 
-/// Of all numbers of a parameter those that this tensor-parallel rank has.
+/// The numbers that this tensor-parallel rank has of a parameter.
 template <class T>
 std::vector<T> PartOfWhole(const Parameter& parameter, std::vector<T> whole) {
   if (parameter.shard.whole()) return whole;

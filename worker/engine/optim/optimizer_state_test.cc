@@ -28,7 +28,7 @@ struct Kept {
   OptimizerState state;
 };
 
-TEST(OptimizerStateTest, ATensorWithScalesStandsBesideThemAndIsSavedWithThem) {
+TEST(OptimizerStateTest, ATensorIsStoredAndSavedWithItsScales) {
   Kept kept, restored;
   EXPECT_EQ(kept.state[0].dtype, DType::kU8);
   EXPECT_EQ(kept.state[1].dtype, DType::kF32);

@@ -39,7 +39,7 @@ std::unique_ptr<AsyncFile> Create(int64_t bytes, AsyncFile::Queue queue) {
 constexpr size_t kBlock = size_t{256} << 10;
 constexpr AsyncFile::Queue kQueues[] = {AsyncFile::Queue::kBest, AsyncFile::Queue::kThreads};
 
-TEST(AsyncFileTest, ReadsWhatWasWrittenThoughManyAreUnderWay) {
+TEST(AsyncFileTest, ReadsWhatWasWrittenThoughManyAreInFlight) {
   for (const AsyncFile::Queue queue : kQueues) {
     constexpr int kBlocks = 100;  // more than the queue is deep
     const auto file = Create(kBlocks * kBlock, queue);
@@ -76,7 +76,7 @@ TEST(AsyncFileTest, AFileThatBecameShortAndAClosedOneAreErrorsThatNameIt) {
   }
 }
 
-TEST(AsyncFileTest, WhatIsUnderWayAtTheEndDoesNoHarm) {
+TEST(AsyncFileTest, WhatIsInFlightAtTheEndDoesNoHarm) {
   for (const AsyncFile::Queue queue : kQueues) {
     const Buffer buffer = NewBuffer(kBlock, 1);
     const auto file = Create(8 * kBlock, queue);
@@ -86,7 +86,7 @@ TEST(AsyncFileTest, WhatIsUnderWayAtTheEndDoesNoHarm) {
   }
 }
 
-TEST(AsyncFileTest, AFullDiskAndAFolderThatIsNotThereAreToldAtOnce) {
+TEST(AsyncFileTest, AFullDiskAndAFolderThatIsNotThereAreReportedAtOnce) {
   const auto full = AsyncFile::Create(::testing::TempDir(), int64_t{1} << 60);
   EXPECT_EQ(full.status().code(), StatusCode::kExhausted);
   EXPECT_THAT(full.status().message(), HasSubstr("resources.offload_directory"));

@@ -20,7 +20,7 @@ double SecondsOf(const std::function<void()>& work) {
   return SecondsSince(begin);
 }
 
-TEST(TransferQueueTest, JobsRunInTheirOrderAndTheFirstFailureIsToldToAllWhoWait) {
+TEST(TransferQueueTest, JobsRunInTheirOrderAndAllWhoWaitGetTheFirstFailure) {
   std::string order;
   TransferQueue lane(0);
   const int64_t first = lane.Enqueue([&] {

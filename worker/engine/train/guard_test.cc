@@ -15,7 +15,7 @@ GuardSpec Guard(double deviations, int64_t window) {
   return guard;
 }
 
-TEST(Guard, ASpikeIsSoManyDeviationsAboveTheMeanOfAFullWindow) {
+TEST(Guard, ASpikeIsSomeDeviationsAboveTheMeanOfAFullWindow) {
   const GuardSpec guard = Guard(3, 4);
   const std::vector<double> window = {1, 3, 1, 3};  // mean 2, deviation 1
   EXPECT_EQ(JudgeStep(guard, window, 5.0, true), StepVerdict::kSound);

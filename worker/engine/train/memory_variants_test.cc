@@ -200,7 +200,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
 }
 
 // Frozen weights in a format have no operands for their gradients; those of adapters are dense.
-TEST(PredictMemoryTest, HoldsForAdaptersBesideWeightsInFp8) {
+TEST(PredictMemoryTest, HoldsForAdaptersOnWeightsInFp8) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const bool dora : {false, true}) {
       SCOPED_TRACE(std::string(family) + (dora ? " dora" : " lora"));

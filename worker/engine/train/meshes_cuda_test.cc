@@ -185,13 +185,13 @@ MeshCase Sharing(MeshCase c, int64_t context, const std::string& method) {
   return c;
 }
 
-TEST_F(MeshesOnCuda, SequencesOfWhichRanksHaveAllTokensOfSomeHeads) {
+TEST_F(MeshesOnCuda, RanksHaveAllTokensOfSomeHeads) {
   ModelSpec model = Llama(2);
   model.heads = 4;
   Compare(Sharing(CaseOf(model), 4, "ulysses"));
 }
 
-TEST_F(MeshesOnCuda, SequencesOfWhichTwoRanksHaveAllTokensOfSomeHeads) {
+TEST_F(MeshesOnCuda, TwoRanksHaveAllTokensOfSomeHeads) {
   Compare(Sharing(CaseOf(Llama(1), "bf16"), 2, "ulysses"), kBf16);
 }
 
@@ -279,7 +279,7 @@ TEST_F(MeshesOnCuda, RanksThatShareSequencesAndExperts) {
 }
 
 // They are rounded as often on processors, where sums are made in f32.
-TEST_F(MeshesOnCuda, GradientsTravelInBFloat16) {
+TEST_F(MeshesOnCuda, GradientsAreSentInBFloat16) {
   for (const int64_t zero_stage : {0, 2}) {
     MeshCase c = Replicated(CaseOf(Llama(1)), 2, zero_stage);
     c.plan.gradient_reduction = "bf16";

@@ -347,7 +347,7 @@ TEST(ShardedTraining, AccumulatesOverMicroBatches) {
 }
 
 // Each rank's gradients are rounded, and their sums once more, in whatever parts they are sent.
-TEST(ShardedTraining, GradientsTravelInBFloat16) {
+TEST(ShardedTraining, GradientsAreSentInBFloat16) {
   constexpr int kSteps = 5;
   for (const int64_t experts : {0, 4}) {
     JobSpec job = LlamaJob();

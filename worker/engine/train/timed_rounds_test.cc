@@ -209,7 +209,7 @@ TEST(TimedRoundsTest, ASlowRankMakesFewerStepsAndHardlyHoldsUpTheOther) {
     const double slower = made.busy[1] / static_cast<double>(updates[1]) /
                           (made.busy[0] / static_cast<double>(updates[0]));
     EXPECT_GT(ratio / slower, 0.4) << "the fast one does not wait";
-    EXPECT_LT(ratio / slower, 4) << "nor does the slow one, but for less than a step of a round";
+    EXPECT_LT(ratio / slower, 4) << "nor does the slow one, except for less than a step of a round";
     // Of the steps that both would have made had they never waited, most were made.
     double possible = 0;
     for (size_t rank = 0; rank < 2; ++rank) {

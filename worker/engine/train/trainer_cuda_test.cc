@@ -1,6 +1,5 @@
 // The whole engine on a CUDA device against the whole engine on the CPU.
 
-#include <bit>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -17,35 +16,17 @@
 #include "worker/engine/checkpoint/writer.h"
 #include "worker/engine/data/testing.h"
 #include "worker/engine/models/generate.h"
-#include "worker/engine/testing/device_run.h"
 #include "worker/engine/testing/encoder_batches.h"
-#include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
+#include "worker/engine/testing/trainer_on_cuda.h"
 
 namespace weft::engine {
 namespace {
 
-constexpr Device kCpu{};
-constexpr Device kCuda{DeviceType::kCuda, 0};
-
-// The host execution is slow under a sanitizer, which learns little from more steps.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int64_t kManySteps = 2;
-#else
-constexpr int64_t kManySteps = 20;
-#endif
-
-class TrainerOnCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (kernels::cuda::DeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
-  }
-};
-
 // Trains both for this many steps and compares what they report and where they end.
 void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,
              const std::function<void(const StepReport&)>& also = {}) {
-  DeviceRun cpu(job, plan, data, kCpu), cuda(job, plan, data, kCuda);
+  DeviceRun cpu(job, plan, data, kCpuDevice), cuda(job, plan, data, kCudaDevice);
   const double tolerance = Tolerance(plan.precision);
   for (int64_t step = 0; step < steps; ++step) {
     const StepReport want = cpu.Step(), got = cuda.Step();
@@ -82,27 +63,20 @@ void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t st
   EXPECT_TRUE(*finite);
 }
 
-JobSpec Job(int64_t global_batch = 4) {
-  JobSpec job = TinyJob(global_batch);
-  job.train.eval_sequences = 4;
-  job.train.log_every_steps = 2;
-  return job;
-}
-
 TEST_F(TrainerOnCuda, TwentyStepsOfGpt2FollowTheCpu) {
   RandomTokens data(50, 16);
-  JobSpec job = Job();
+  JobSpec job = JobOnCuda();
   job.model.dropout = 0.1;
   job.train.gradient_clip_norm = 0.5;
   Plan plan = TinyPlan("fp32", 2, 2);
   plan.block_memory_policy = {"recompute", "keep"};
   Compare(job, plan, data, kManySteps);
-  Compare(Job(), TinyPlan("bf16"), data, kManySteps);
+  Compare(JobOnCuda(), TinyPlan("bf16"), data, kManySteps);
 }
 
 TEST_F(TrainerOnCuda, Fp8FollowsTheCpu) {
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.model.layers = 1;
   Compare(job, TinyPlan("fp8", 2), data, 3);
   // All tokens go to all experts: roundings that differ choose no others.
@@ -113,7 +87,7 @@ TEST_F(TrainerOnCuda, Fp8FollowsTheCpu) {
 
 TEST_F(TrainerOnCuda, CompressedActivationsFollowTheCpu) {
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.model.layers = 1;
   for (const int64_t bits : {8, 4, 2}) {
     SCOPED_TRACE(bits);
@@ -135,7 +109,7 @@ TEST_F(TrainerOnCuda, CompressedActivationsFollowTheCpu) {
 
 TEST_F(TrainerOnCuda, SparseTrainingFollowsTheCpu) {
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.train.sparsity = {.method = "masked_decay", .decay = 1e-2, .mask_interval = 2};
   Compare(job, TinyPlan("fp32", 2), data, 4);
   job.train.sparsity.method = "sr_ste";
@@ -165,7 +139,7 @@ TEST_F(TrainerOnCuda, PrunedProductsByCusparseFollowTheCpu) {
     GTEST_SKIP() << library.status().ToString();
   }
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.train.pruning.method = "rigl";
   job.train.pruning.interval = 2;
   job.train.pruning.products = "sparse";
@@ -177,7 +151,7 @@ TEST_F(TrainerOnCuda, PrunedProductsByCusparseFollowTheCpu) {
 
 TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   RandomTokens tokens(50, 16);
-  JobSpec llama = Job(2);
+  JobSpec llama = JobOnCuda(2);
   llama.model.family = "llama";
   llama.model.kv_heads = 1;
   Compare(llama, TinyPlan("fp32", 2), tokens, 2);
@@ -191,7 +165,7 @@ TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   recomputed.block_memory_policy = {"recompute", "keep"};
   Compare(mixtral, recomputed, tokens, 2);
 
-  JobSpec bert = Job(2);
+  JobSpec bert = JobOnCuda(2);
   bert.model.family = "bert";
   bert.model.dropout = 0.1;
   RandomMasked masked(50, 16, 0.3);
@@ -201,7 +175,7 @@ TEST_F(TrainerOnCuda, EveryFamilyFollowsTheCpu) {
   RandomLabelled labelled(50, 16, 3);
   Compare(bert, TinyPlan("bf16", 2), labelled, 2);
 
-  JobSpec vit = Job(2);
+  JobSpec vit = JobOnCuda(2);
   vit.model.family = "vit";
   vit.model.vocab_size = 0;
   vit.model.context = 0;
@@ -218,7 +192,7 @@ TEST_F(TrainerOnCuda, EveryOptimizerFollowsTheCpu) {
   for (const char* name :
        {"sgd", "lars", "adam", "lamb", "lion", "adafactor", "muon", "schedule_free_adamw"}) {
     SCOPED_TRACE(name);
-    JobSpec job = Job(2);
+    JobSpec job = JobOnCuda(2);
     job.model.layers = 1;
     job.optimizer.name = name;
     job.schedule.kind = "constant";  // as schedule-free averages want it
@@ -231,7 +205,7 @@ TEST_F(TrainerOnCuda, AveragesStandForTheWeightsInEvaluation) {
   for (const char* kind : {"ema", "lawa"}) {
     for (const char* precision : {"fp32", "bf16_pure"}) {
       SCOPED_TRACE(std::string(kind) + " " + precision);
-      JobSpec job = Job(2);
+      JobSpec job = JobOnCuda(2);
       job.model.layers = 1;
       job.train.averaging = {.kind = kind, .decay = 0.5, .every_steps = 1, .window = 2};
       Compare(job, TinyPlan(precision, 2), data, 3);
@@ -241,7 +215,7 @@ TEST_F(TrainerOnCuda, AveragesStandForTheWeightsInEvaluation) {
 
 TEST_F(TrainerOnCuda, AnOverflowLowersTheLossScaleAndSkipsTheUpdate) {
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.model.layers = 1;
   job.train.loss_scaling.initial = 0x1p24;
   int64_t overflows = 0;
@@ -256,12 +230,12 @@ TEST_F(TrainerOnCuda, AnOverflowLowersTheLossScaleAndSkipsTheUpdate) {
 TEST_F(TrainerOnCuda, ASkippedUpdateLeavesTheStateAsItIs) {
   RandomTokens data(50, 16);
   for (const char* name : {"adamw", "schedule_free_adamw"}) {
-    JobSpec job = Job(2);
+    JobSpec job = JobOnCuda(2);
     job.model.layers = 1;
     job.optimizer.name = name;
     job.schedule.kind = "constant";
     if (name == std::string("adamw")) job.train.averaging = {.kind = "lawa", .every_steps = 1};
-    DeviceRun run(job, TinyPlan("fp32", 2), data, kCuda);
+    DeviceRun run(job, TinyPlan("fp32", 2), data, kCudaDevice);
     run.Step();
     const auto before = run.State();
     ASSERT_TRUE(SetFailpoints("trainer.loss=error").ok());
@@ -276,7 +250,7 @@ TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
   RandomTokens data(50, 16);
   for (const char* kind : {"linear_expansion", "majority_kernels", "branches"}) {
     SCOPED_TRACE(kind);
-    JobSpec job = Job(4);
+    JobSpec job = JobOnCuda(4);
     job.model.layers = 1;
     job.model.over_parameterization.kind = kind;
     job.train.gradient_noise_scale = true;
@@ -286,7 +260,7 @@ TEST_F(TrainerOnCuda, OverParameterisedAndNoiseMeasuringTrainingFollowsTheCpu) {
 
 TEST_F(TrainerOnCuda, NetworksWithinNetworksAndLazyAdaptersFollowTheCpu) {
   RandomTokens data(50, 16);
-  JobSpec cores = Job(4), nested = Job(4), adapters = Job(4);
+  JobSpec cores = JobOnCuda(4), nested = JobOnCuda(4), adapters = JobOnCuda(4);
   cores.model.low_rank_core.rank = 4;
   nested.train.nested_model = {.layers = 1, .mlp_width = 40};
   adapters.train.sparsity = {.method = "slope", .adapter_rank = 4, .adapter_share = 1};
@@ -295,23 +269,10 @@ TEST_F(TrainerOnCuda, NetworksWithinNetworksAndLazyAdaptersFollowTheCpu) {
   }
 }
 
-/// `kind` for all matrices of one block, with low rank.
-JobSpec StructuredJob(const std::string& kind, int64_t global_batch) {
-  JobSpec job = Job(global_batch);
-  job.model.layers = 1;
-  job.model.width = 64;
-  job.model.structured_matrices.kind = kind;
-  job.model.structured_matrices.layers = {"*"};
-  job.model.structured_matrices.block_size = 16;
-  job.model.structured_matrices.density = 1;
-  job.model.structured_matrices.low_rank_share = 0.5;
-  return job;
-}
-
 TEST_F(TrainerOnCuda, MasksOfGrowthFollowTheCpu) {
   RandomTokens data(50, 16);
   for (const char* family : {"gpt2", "llama"}) {
-    JobSpec job = Job();
+    JobSpec job = JobOnCuda();
     job.model.family = family;
     MaskedGrowth growth{job.model, {}};
     growth.before.layers = 1;
@@ -331,7 +292,7 @@ TEST_F(TrainerOnCuda, TrainingOfStructuredMatricesFollowsTheCpu) {
   RandomTokens data(50, 16);
   for (const char* kind : {"monarch", "pixelfly"}) {
     SCOPED_TRACE(kind);
-    Compare(StructuredJob(kind, 4), TinyPlan("fp32", 2, 2), data, 2);
+    Compare(StructuredJobOnCuda(kind, 4), TinyPlan("fp32", 2, 2), data, 2);
   }
 }
 
@@ -340,7 +301,7 @@ TEST_F(TrainerOnCuda, EveryPeftMethodFollowsTheCpu) {
   for (const std::string_view method : PeftMethods()) {
     if (method == "none") continue;
     SCOPED_TRACE(method);
-    JobSpec job = Job(2);
+    JobSpec job = JobOnCuda(2);
     job.train.sequence_length = 16;
     job.model.family = "llama";
     job.model.layers = 1;
@@ -357,7 +318,7 @@ TEST_F(TrainerOnCuda, EveryPeftMethodFollowsTheCpu) {
 
 /// LoRA on every matrix of one block.
 JobSpec LoraJob(int64_t global_batch) {
-  JobSpec job = Job(global_batch);
+  JobSpec job = JobOnCuda(global_batch);
   job.model.family = "llama";
   job.model.layers = 1;
   job.model.peft.method = "lora";
@@ -390,155 +351,13 @@ TEST_F(TrainerOnCuda, QuantisedWeightsFollowTheCpu) {
   }
 }
 
-// What two runs that are to be equal bit for bit report of a step.
-void ExpectEqualReports(const StepReport& got, const StepReport& want, int64_t step) {
-  EXPECT_EQ(got.loss, want.loss) << step;
-  // NaN too, when an fp16 gradient overflows.
-  EXPECT_EQ(std::bit_cast<uint64_t>(got.gradient_norm), std::bit_cast<uint64_t>(want.gradient_norm))
-      << step;
-  EXPECT_EQ(got.skipped, want.skipped) << step;
-  EXPECT_EQ(got.loss_scale, want.loss_scale) << step;
-  EXPECT_EQ(got.technique_metrics, want.technique_metrics) << step;
-  EXPECT_EQ(got.step_memory.activations_bytes, want.step_memory.activations_bytes) << step;
-  EXPECT_EQ(got.step_memory.workspace_bytes, want.step_memory.workspace_bytes) << step;
-  ASSERT_EQ(got.norms.size(), want.norms.size()) << step;
-  for (size_t g = 0; g < want.norms.size(); ++g) {
-    EXPECT_EQ(got.norms[g].gradient, want.norms[g].gradient) << step;
-  }
-}
-
-// Trains with graphs and without them; returns how many steps were graphs, and in `skipped` how
-// many updates were not made.
-int64_t CompareWithEager(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t steps,
-                         int64_t* skipped = nullptr) {
-  DeviceRun graphs(job, plan, data, kCuda), eager(job, plan, data, kCuda, {.graphs = false});
-  for (int64_t step = 0; step < steps; ++step) {
-    ExpectEqualReports(graphs.Step(), eager.Step(), step);
-    if (step != steps / 2) continue;
-    // Takes memory that the graphs use.
-    auto got = graphs.trainer->Evaluate(), want = eager.trainer->Evaluate();
-    EXPECT_TRUE(got.ok() && want.ok());
-    EXPECT_EQ(got->loss, want->loss);
-  }
-  if (skipped != nullptr) *skipped = graphs.trainer->counters().skipped_steps;
-  EXPECT_EQ(graphs.State(), eager.State());
-  EXPECT_EQ(eager.trainer->graph_steps(), 0);
-  return graphs.trainer->graph_steps();
-}
-
-// All that changes from step to step: masks, rate, corrections, batches, what is measured.
-TEST_F(TrainerOnCuda, GraphsTrainAsTheirOperationsDo) {
-  RandomTokens data(50, 16);
-  JobSpec job = Job(2);
-  job.model.dropout = 0.1;
-  job.train.log_every_steps = 3;
-  job.train.steps = 20;
-  job.train.gradient_clip_norm = 0.5;
-  job.schedule.warmup_steps = 5;
-  job.model.layers = 1;
-  constexpr int64_t kSteps = kManySteps == 2 ? 6 : 20;
-  // Two places of batches, with and without norms by group, have to be seen once each.
-  EXPECT_EQ(CompareWithEager(job, TinyPlan("bf16_pure", 1, 2), data, kSteps), kSteps - 4);
-}
-
-TEST_F(TrainerOnCuda, GraphsFollowLossScalesAndFp8Scales) {
-  RandomTokens data(50, 16);
-  JobSpec job = Job(2);
-  job.model.layers = 1;
-  job.train.log_every_steps = 100;
-  job.train.loss_scaling.initial = 0x1p24;
-  job.train.gradient_noise_scale = true;
-  int64_t skipped = 0;
-  EXPECT_EQ(CompareWithEager(job, TinyPlan("fp16", 1, 2), data, 7, &skipped), 5);
-  // The same graph skips updates and makes them.
-  EXPECT_GT(skipped, 2);
-  EXPECT_LT(skipped, 6);
-  job.train.gradient_noise_scale = false;
-  EXPECT_EQ(CompareWithEager(job, TinyPlan("fp8", 2), data, 5), 3);
-  job.optimizer.name = "muon";
-  EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 4), 2);
-  for (const char* kind : {"monarch", "pixelfly"}) {
-    EXPECT_EQ(CompareWithEager(StructuredJob(kind, 2), TinyPlan("bf16", 2), data, 4), 2) << kind;
-  }
-}
-
-// Each step draws its own roundings.
-TEST_F(TrainerOnCuda, GraphsCompressActivationsAsTheirOperationsDo) {
-  RandomTokens data(50, 16);
-  JobSpec job = Job(2);
-  job.model.layers = 1;
-  job.train.log_every_steps = 100;
-  Plan plan = TinyPlan("bf16", 1, 2);
-  plan.activation_bits = 2;
-  EXPECT_EQ(CompareWithEager(job, plan, data, 6), 4);
-  plan.block_memory_policy = {"attention"};
-  EXPECT_EQ(CompareWithEager(job, plan, data, 6), 4);
-}
-
-TEST_F(TrainerOnCuda, WhatCannotRepeatRunsWithoutGraphs) {
-  RandomTokens data(50, 16);
-  JobSpec job = Job(2);
-  job.model.layers = 1;
-  job.optimizer.name = "adafactor";
-  EXPECT_EQ(CompareWithEager(job, TinyPlan("fp32", 2), data, 3), 0);
-  JobSpec mixtral = Job(2);
-  mixtral.model.family = "llama";
-  mixtral.model.kv_heads = 1;
-  mixtral.model.layers = 1;
-  mixtral.model.experts = 3;
-  EXPECT_EQ(CompareWithEager(mixtral, TinyPlan("fp32", 2), data, 2), 0);
-}
-
-// A model with an operation that keeps a number of the step as it was when it was recorded.
-class ToldOnce : public Model {
- public:
-  ToldOnce(std::unique_ptr<Model> model, const ModelOptions& options)
-      : Model(ModelSpec(), options), model_(std::move(model)) {}
-
-  const ModelSpec& spec() const override { return model_->spec(); }
-  const PrecisionRecipe& precision() const override { return model_->precision(); }
-  ParameterSet& parameters() override { return model_->parameters(); }
-  Status Pack(Context& context, Repack what) override { return model_->Pack(context, what); }
-  Status Loss(Context& context, Tape& tape, const TokenBatch& batch,
-              kernels::StepValue<float> gradient_scale, BatchLoss* total) const override {
-    return model_->Loss(context, tape, batch,
-                        gradient_scale.value * static_cast<float>(context.step + 1), total);
-  }
-  Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override {
-    return model_->Logits(context, batch);
-  }
-
- private:
-  std::unique_ptr<Model> model_;
-};
-
-// That the tests above would show it.
-TEST_F(TrainerOnCuda, ANumberThatIsToldOnceShows) {
-  RandomTokens data(50, 16);
-  JobSpec job = Job(2);
-  job.model.layers = 1;
-  job.train.log_every_steps = 100;
-  const Plan plan = TinyPlan("fp32", 2);
-  const auto make = [&](Context& context) -> Result<std::unique_ptr<Model>> {
-    const ModelOptions options = ModelOptionsOf(plan, job.train);
-    WEFT_ASSIGN_OR_RETURN(auto model, NewModel(context, job.model, options));
-    return std::unique_ptr<Model>(new ToldOnce(std::move(model), options));
-  };
-  DeviceRun graphs(job, plan, data, kCuda, {.make = make}),
-      eager(job, plan, data, kCuda, {.graphs = false, .make = make});
-  for (int64_t step = 0; step < 5; ++step) {
-    const double got = graphs.Step().gradient_norm, want = eager.Step().gradient_norm;
-    // Recorded in the third and fourth step, it is wrong from the fifth on.
-    EXPECT_EQ(got == want, step < 4) << step;
-  }
-}
-
 TEST_F(TrainerOnCuda, AStateGoesFromDeviceToDeviceBitForBit) {
   RandomTokens data(50, 16);
-  JobSpec job = Job(2);
+  JobSpec job = JobOnCuda(2);
   job.model.dropout = 0.1;
   const Plan plan = TinyPlan("bf16", 2);
-  DeviceRun cuda(job, plan, data, kCuda), again(job, plan, data, kCuda), cpu(job, plan, data, kCpu);
+  DeviceRun cuda(job, plan, data, kCudaDevice), again(job, plan, data, kCudaDevice),
+      cpu(job, plan, data, kCpuDevice);
   for (int step = 0; step < 2; ++step) cuda.Step();
   const auto state = cuda.State();
 
@@ -572,9 +391,9 @@ TEST_F(TrainerOnCuda, AStateGoesFromDeviceToDeviceBitForBit) {
 
 TEST_F(TrainerOnCuda, BatchesThatWereFetchedInVainAreDropped) {
   RandomTokens data(50, 16);
-  const JobSpec job = Job(2);
+  const JobSpec job = JobOnCuda(2);
   const Plan plan = TinyPlan("fp32", 1, 2);
-  DeviceRun cpu(job, plan, data, kCpu), cuda(job, plan, data, kCuda);
+  DeviceRun cpu(job, plan, data, kCpuDevice), cuda(job, plan, data, kCudaDevice);
   for (int64_t offset : {0, 5}) {
     for (DeviceRun* run : {&cpu, &cuda}) {
       TrainCounters counters = run->trainer->counters();
@@ -590,7 +409,7 @@ TEST_F(TrainerOnCuda, BatchesThatWereFetchedInVainAreDropped) {
 TEST_F(TrainerOnCuda, TextIsGeneratedAsOnTheCpu) {
   std::vector<int32_t> texts[2];
   for (const char* family : {"gpt2", "llama"}) {
-    for (const Device& where : {kCpu, kCuda}) {
+    for (const Device& where : {kCpuDevice, kCudaDevice}) {
       auto device = ComputeDevice::Open({.device = where, .chunk_bytes = size_t{1} << 20});
       ASSERT_TRUE(device.ok());
       Context context = (*device)->NewContext();

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "common/log.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
@@ -44,12 +45,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
         (pipeline > 1 ? " x " + std::to_string(pipeline) + " pipeline-parallel" : "") + " ranks");
   }
   WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(job, plan));
-  if (IsMeshDeterministic(job.train) && plan.micro_batch != LogicalMicroBatch(job.train)) {
-    return InvalidError("plan.micro_batch " + std::to_string(plan.micro_batch) +
-                        " is not train.logical_micro_batch " +
-                        std::to_string(LogicalMicroBatch(job.train)) +
-                        ", which train.deterministic mesh has on every mesh");
-  }
+  WEFT_CHECK(!IsMeshDeterministic(job.train) || plan.micro_batch == LogicalMicroBatch(job.train),
+             "train.deterministic mesh has one micro-batch on every mesh (CheckDeterministicMesh)");
   const bool local = MakesLocalSteps(job.train);
   if (local ? summing != context_ranks : parts.outer != nullptr) {
     return InvalidError(
@@ -75,10 +72,6 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_optimizer " + plan.offload_optimizer +
                         ", but the model is on the device");
   }
-  if (!plan.device_updated_units.empty() && plan.offload_optimizer != "host") {
-    return InvalidError("plan.device_updated_units is for offload_optimizer host, not " +
-                        plan.offload_optimizer + "; hint: leave it out");
-  }
   if (plan.offload_activations != "none" && parts.context->host == nullptr) {
     return InvalidError("plan.offload_activations " + plan.offload_activations +
                         ", but there is no host memory pool");
@@ -90,17 +83,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
     return InvalidError("plan.offload_parameters " + plan.offload_parameters +
                         ", but nothing brings parameters to the device so");
   }
-  if (!plan.resident_units.empty() && (!parameters.streamed() || parameters.file() != nullptr)) {
-    return InvalidError(
-        "plan.resident_units is of ranks that have whole models, whose weights come from the "
-        "host's memory block by block; hint: leave it out");
-  }
-  for (const int64_t unit : plan.resident_units) {
-    if (unit >= 0 && unit < parameters.units()) continue;
-    return InvalidError("plan.resident_units has unit " + std::to_string(unit) +
-                        ", and the model has units 0 (the embeddings) to " +
-                        std::to_string(parameters.units() - 1) + " (the head)");
-  }
+  WEFT_CHECK(plan.resident_units.empty() || (parameters.streamed() && parameters.file() == nullptr),
+             "resident units are of weights that come from the host's memory (CheckOffload)");
   const bool other_parts = parts.pipeline != nullptr || parts.experts != nullptr;
   if (parts.model->parameters().of_stage() != other_parts ||
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
@@ -112,12 +96,8 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
                         std::to_string(ranks) + " ranks is not train.global_batch " +
                         std::to_string(job.train.global_batch));
   }
-  if (const int64_t joint = JointParts(job); plan.micro_batch % joint != 0) {
-    return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
-                        " has not as many sequences of each of " + std::to_string(joint) +
-                        " jobs that are trained together; hint: a multiple of " +
-                        std::to_string(joint));
-  }
+  WEFT_CHECK(plan.micro_batch % JointParts(job) == 0,
+             "the planner divides micro-batches evenly among the jobs that are trained together");
   const int64_t unit = BatchSchedule(job.train).unit();
   if (unit % (plan.micro_batch * ranks) != 0) {
     return InvalidError("train.batch_warmup_start " + std::to_string(unit) +

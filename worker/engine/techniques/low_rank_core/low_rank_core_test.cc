@@ -438,7 +438,7 @@ TEST(LowRankCoreTest, CountsItsOperationsOnceAStep) {
   }
 }
 
-TEST(LowRankCoreTest, TheCoreLearnsBesideTheWhole) {
+TEST(LowRankCoreTest, TheCoreAndTheWholeLearn) {
   CountingTokens tokens(7, 16);
   JobSpec job = Job();
   job.optimizer.learning_rate = 3e-3;

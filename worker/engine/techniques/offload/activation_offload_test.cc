@@ -119,7 +119,7 @@ TEST(ActivationOffloadTest, DoesWhatAScheduleSaysWithTheSameBits) {
   }
 }
 
-TEST(ActivationOffloadTest, WhatIsKeptInBitsTravelsWithTheSameBits) {
+TEST(ActivationOffloadTest, CompressedActivationsAreOffloadedWithTheSameBits) {
   JobSpec job = TinyJob(4);
   job.model.layers = 6;
   job.model.dropout = 0.1;

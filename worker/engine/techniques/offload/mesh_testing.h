@@ -67,7 +67,7 @@ inline Offloaded TrainOffloaded(const MeshCase& c, Collective& world) {
     auto report = (*trainer)->Step();
     WEFT_CHECK(report.ok(), report.status().message());
     outcome.reports.push_back(*report);
-    WEFT_CHECK((*trainer)->FinishUpdates().ok(), "what goes up beside the next step");
+    WEFT_CHECK((*trainer)->FinishUpdates().ok(), "what goes up during the next step");
     outcome.up_bytes = host.up().totals().bytes - up;
     outcome.down_bytes = host.down().totals().bytes - down;
     outcome.moved_bytes = host.files().moved_bytes - moved;

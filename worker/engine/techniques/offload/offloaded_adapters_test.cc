@@ -285,13 +285,10 @@ TEST(StreamedAdaptersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner) {
 
       const MemoryInputs inputs =
           MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
-      const auto near = [](const char* what, int64_t promised, int64_t taken) {
-        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
-            << what << ": predicted " << promised << ", measured " << taken;
-      };
       const MemoryBreakdown all = PredictMemory(inputs), predicted = PredictDeviceTier(inputs);
-      near("device", predicted.parameters_bytes, report->device_memory.parameters_bytes);
-      near("both", all.parameters_bytes, report->peak_memory.parameters_bytes);
+      ExpectPredictedBytes("device", predicted.parameters_bytes,
+                           report->device_memory.parameters_bytes);
+      ExpectPredictedBytes("both", all.parameters_bytes, report->peak_memory.parameters_bytes);
 
       int64_t gradients = 0;
       const ParameterSet& parameters = training.model->parameters();
@@ -301,8 +298,8 @@ TEST(StreamedAdaptersTest, BytesOnTheDeviceAndOverTheLinkAreThoseOfThePlanner) {
       const StreamedBytes streamed = StreamedWeightBytes(inputs);
       EXPECT_EQ(host.down().totals().bytes - down, 2 * gradients);
       // The sums of the first micro-batch come up in the second.
-      near("up", 2 * (streamed.forward + streamed.backward) + gradients,
-           host.up().totals().bytes - up);
+      ExpectPredictedBytes("up", 2 * (streamed.forward + streamed.backward) + gradients,
+                           host.up().totals().bytes - up);
     }
   }
 }

@@ -100,16 +100,8 @@ TEST(OffloadedPruning, TakesOfEachTierWhatIsPredicted) {
     const MemoryInputs inputs =
         MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf("fp32").products)});
     EXPECT_TRUE(inputs.technique_products.uploads_at_once);
-    const MemoryBreakdown device = training.context.allocator->Peaks();
-    const MemoryBreakdown host = training.context.host->allocator().Peaks();
-    const MemoryBreakdown own = PredictDeviceTier(inputs), all = PredictMemory(inputs);
-    const auto near = [](const char* part, int64_t promised, int64_t taken, double tolerance) {
-      EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, tolerance) << part;
-    };
-    near("parameters", own.parameters_bytes, device.parameters_bytes, 0.03);
-    near("host", all.parameters_bytes - own.parameters_bytes, host.parameters_bytes, 0.01);
-    near("optimizer", all.optimizer_bytes, host.optimizer_bytes, 0.01);
-    EXPECT_EQ(device.optimizer_bytes, 0);
+    ExpectPredictedTiers(inputs, training, 0.01);
+    EXPECT_EQ(training.context.allocator->Peaks().optimizer_bytes, 0);
   }
 }
 

@@ -216,7 +216,7 @@ TEST(OffloadedRanks, ParametersAndActivationsWaitOnTheHostOfEachRank) {
   }
 }
 
-TEST(OffloadedRanks, ParametersStandInAFileOfEachRank) {
+TEST(OffloadedRanks, ParametersResideInAFileOfEachRank) {
   JobSpec job = TinyJob(12);
   job.model.layers = 4;
   job.train.log_every_steps = 2;

@@ -147,15 +147,7 @@ TEST(OffloadedSparseWeights, TakeOfEachTierWhatIsPredicted) {
       for (int step = 0; step < 4; ++step) ASSERT_TRUE(training.trainer->Step().ok());
       const MemoryInputs inputs =
           MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
-      const MemoryBreakdown device = training.context.allocator->Peaks();
-      const MemoryBreakdown host = training.context.host->allocator().Peaks();
-      const MemoryBreakdown own = PredictDeviceTier(inputs), all = PredictMemory(inputs);
-      const auto near = [](const char* part, int64_t promised, int64_t taken) {
-        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.03) << part;
-      };
-      near("parameters", own.parameters_bytes, device.parameters_bytes);
-      near("host", all.parameters_bytes - own.parameters_bytes, host.parameters_bytes);
-      near("optimizer", all.optimizer_bytes, host.optimizer_bytes);
+      ExpectPredictedTiers(inputs, training, 0.03);
     }
   }
 }

@@ -101,18 +101,17 @@ TEST(ParametersInFileTest, BytesOfEachTierAreThoseOfThePlanner) {
 
       const MemoryInputs inputs =
           MemoryInputsOf(job, training.plan, {ProductsOf(PrecisionOf(precision).products)});
-      const auto near = [](const char* what, int64_t promised, int64_t taken) {
-        EXPECT_NEAR(static_cast<double>(promised) / static_cast<double>(taken), 1, 0.01)
-            << what << ": predicted " << promised << ", measured " << taken;
-      };
       const MemoryBreakdown all = PredictMemory(inputs), device = PredictDeviceTier(inputs);
       const MemoryBreakdown host = training.context.host->allocator().Peaks();
-      near("device values", device.parameters_bytes, report->device_memory.parameters_bytes);
-      near("host values", all.parameters_bytes - device.parameters_bytes, host.parameters_bytes);
-      near("host gradients", all.gradients_bytes - device.gradients_bytes, host.gradients_bytes);
-      near("host moments", all.optimizer_bytes, host.optimizer_bytes);
+      ExpectPredictedBytes("device values", device.parameters_bytes,
+                           report->device_memory.parameters_bytes);
+      ExpectPredictedBytes("host values", all.parameters_bytes - device.parameters_bytes,
+                           host.parameters_bytes);
+      ExpectPredictedBytes("host gradients", all.gradients_bytes - device.gradients_bytes,
+                           host.gradients_bytes);
+      ExpectPredictedBytes("host moments", all.optimizer_bytes, host.optimizer_bytes);
       EXPECT_LE(report->device_memory.gradients_bytes, device.gradients_bytes * 101 / 100);
-      near("file", FileBytes(inputs), report->tiers.file_bytes);
+      ExpectPredictedBytes("file", FileBytes(inputs), report->tiers.file_bytes);
       // Gradients of the first micro-batch are written, read, and written with those of the second,
       // and are read for the update, which reads and writes values and moments. That of the first
       // step leaves the values to the forward pass that overlaps with it and reads a table that
@@ -124,7 +123,8 @@ TEST(ParametersInFileTest, BytesOfEachTierAreThoseOfThePlanner) {
       const int64_t moments_file = FileBytes(inputs) - gradients_file - values_file;
       const int64_t passes = 2 * (read.forward + read.backward);
       const int64_t update = 2 * (values_file + moments_file);
-      near("moved through files", 2 * (passes + 4 * gradients_file + update) - values_file, moved);
+      ExpectPredictedBytes("moved through files",
+                           2 * (passes + 4 * gradients_file + update) - values_file, moved);
       // Values of four blocks are all that is there of eight units.
       EXPECT_LT(host.parameters_bytes, 4 * training.model->parameters().ElementCount() * 3 / 4);
     }
@@ -220,7 +220,7 @@ TEST(ParametersInFileTest, AFileThatWasChangedOrCutIsAnErrorThatNamesIt) {
   }
 }
 
-TEST(ParametersInFileTest, ADiskWithoutRoomIsToldAtTheStart) {
+TEST(ParametersInFileTest, ADiskWithoutRoomIsReportedAtTheStart) {
   // A write past the limit ends a process that does not say otherwise.
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit = {}, small = {};

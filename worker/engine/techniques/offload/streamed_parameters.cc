@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/check.h"
 #include "worker/engine/nn/parameter_file.h"
 #include "worker/engine/nn/update_pipeline.h"
 #include "worker/engine/tensor/host_memory_pool.h"
@@ -29,9 +30,9 @@ StreamedParameters::StreamedParameters(Context& context, ParameterSet* parameter
     units_[unit].comes =
         !units_[unit].copies.empty() || parameters->ReadsOperands(static_cast<int64_t>(unit), true);
   }
-  // The trainer refuses what the model does not have.
   for (const int64_t unit : stay) {
-    if (unit >= 0 && unit < std::ssize(units_)) units_[static_cast<size_t>(unit)].stays = true;
+    WEFT_CHECK(unit >= 0 && unit < std::ssize(units_), "a unit of the model (CheckOffload)");
+    units_[static_cast<size_t>(unit)].stays = true;
   }
   parameters->SetPrefetcher(this);
 }

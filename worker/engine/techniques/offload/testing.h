@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/data/joint_batches.h"
@@ -125,6 +127,27 @@ inline std::string Differing(const State& a, const State& b) {
     if (!b.contains(name) || b.at(name) != values) names += name + " ";
   }
   return names + (a.size() == b.size() ? "" : "and others");
+}
+
+/// Expects that `predicted` bytes are those that were taken, up to this share of them.
+inline void ExpectPredictedBytes(const char* what, int64_t predicted, int64_t taken,
+                                 double tolerance = 0.01) {
+  EXPECT_NEAR(static_cast<double>(predicted) / static_cast<double>(taken), 1, tolerance)
+      << what << ": predicted " << predicted << ", measured " << taken;
+}
+
+/// Expects that the planner predicts the peaks of `training`: of weights on the device up to 3 %,
+/// of weights and the optimizer's state on the host up to this share of them.
+inline void ExpectPredictedTiers(const MemoryInputs& inputs, const Training& training,
+                                 double host_tolerance) {
+  const MemoryBreakdown device = training.context.allocator->Peaks();
+  const MemoryBreakdown host = training.context.host->allocator().Peaks();
+  const MemoryBreakdown on_device = PredictDeviceTier(inputs), all = PredictMemory(inputs);
+  ExpectPredictedBytes("parameters on the device", on_device.parameters_bytes,
+                       device.parameters_bytes, 0.03);
+  ExpectPredictedBytes("parameters on the host", all.parameters_bytes - on_device.parameters_bytes,
+                       host.parameters_bytes, host_tolerance);
+  ExpectPredictedBytes("optimizer", all.optimizer_bytes, host.optimizer_bytes, host_tolerance);
 }
 
 /// Trains both ways and compares all that is left and reported.

@@ -171,7 +171,7 @@ TEST(ExpertParallel, SharingUpdatesLeavesTheSameBits) {
       if (name.find(".experts.") == std::string::npos) {
         most = std::max(most, parts);
       } else {
-        EXPECT_LE(parts, 4 / expert) << name << " is had by so many";
+        EXPECT_LE(parts, 4 / expert) << name << " is on this many ranks";
       }
     }
     EXPECT_GT(most, 2) << "all share the others";

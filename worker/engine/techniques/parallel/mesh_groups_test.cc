@@ -89,7 +89,7 @@ TEST(MeshLayout, EveryRankIsInOneGroupAlongAnyAxesOfAnyMesh) {
   EXPECT_GT(meshes, 100);
 }
 
-TEST(MeshLayout, TensorRanksStandTogetherAndStagesApart) {
+TEST(MeshLayout, TensorRanksAreNeighboursAndStagesApart) {
   const MeshLayout layout({.data = 2, .tensor = 2, .pipeline = 2});
   EXPECT_THAT(layout.Group(5, {MeshAxis::kTensor}), ElementsAre(4, 5));
   EXPECT_THAT(layout.Group(5, {MeshAxis::kData}), ElementsAre(5, 7));

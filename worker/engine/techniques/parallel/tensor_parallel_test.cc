@@ -261,11 +261,11 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
 
   c.policy = "keep";
   c.sequence = true;
-  const Volumes dealt_out = VolumesOf(c);
-  EXPECT_EQ(dealt_out.all_reduce.calls, 0);
-  EXPECT_EQ(dealt_out.reduce_scatter.bytes, static_cast<double>(4 * layers + 2) * stream);
+  const Volumes sharded = VolumesOf(c);
+  EXPECT_EQ(sharded.all_reduce.calls, 0);
+  EXPECT_EQ(sharded.reduce_scatter.bytes, static_cast<double>(4 * layers + 2) * stream);
   // And one more for each input of a product; only its own rows are kept.
-  EXPECT_EQ(dealt_out.all_gather.bytes, static_cast<double>(6 * layers + 2) * stream + softmax);
+  EXPECT_EQ(sharded.all_gather.bytes, static_cast<double>(6 * layers + 2) * stream + softmax);
 }
 
 void ExpectTraffic(CollectiveAccount& account, const TensorTraffic& traffic) {

@@ -51,7 +51,7 @@ std::span<const Refusal> Rows() {
       {&kValueLearning, &kMeshDeterminism, kOtherBits, kOneOfTwo},
       {&kValueLearning, &kPhases, "the other network would have to grow with the model",
        "a job for each network"},
-      {&kValueLearning, &kExperts, "its penalty is not tested beside the losses of routers",
+      {&kValueLearning, &kExperts, "its penalty is not tested with the losses of routers",
        kOneOfTwo},
       {&kValueLearning, &kEncoder, "logits are added that predict the next token",
        "model.family gpt2 or llama"},

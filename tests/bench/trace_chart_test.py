@@ -1,4 +1,4 @@
-"""tests/bench/trace_picture, with a trace of two ranks and two steps."""
+"""tests/bench/trace_chart, with a trace of two ranks and two steps."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-SCRIPT = pathlib.Path(__file__).resolve().parent / "trace_picture"
+SCRIPT = pathlib.Path(__file__).resolve().parent / "trace_chart"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -20,7 +20,7 @@ def step(rank, start, reduce_at):
              "dur": 1e3 * length} for thread, name, begin, length in events]
 
 
-class TracePicture(unittest.TestCase):
+class TraceChart(unittest.TestCase):
     def draw(self, *options):
         events = []
         for rank in (0, 1):
