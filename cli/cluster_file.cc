@@ -1,5 +1,6 @@
 #include "cli/cluster_file.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,20 @@ Status RepeatGpus(int64_t gpus, WorkerProfile& worker) {
   return OkStatus();
 }
 
+/// Refuses what is said of several racks where there is one.
+Status CheckRacks(const std::vector<WorkerProfile>& workers) {
+  const auto says = std::find_if(workers.begin(), workers.end(), [](const WorkerProfile& worker) {
+    return worker.between_racks_bytes_per_second > 0 || worker.between_racks_latency_seconds > 0;
+  });
+  const bool several =
+      std::any_of(workers.begin(), workers.end(),
+                  [&](const WorkerProfile& worker) { return worker.rack != workers.front().rack; });
+  if (says == workers.end() || several) return OkStatus();
+  return InvalidError("worker " + says->worker_id +
+                      " says what lies between racks, but all machines are in the same one; hint: "
+                      "give each of workers its `rack`");
+}
+
 }  // namespace
 
 Result<ClusterFile> LoadClusterFile(const std::string& path) {
@@ -75,6 +90,9 @@ Result<ClusterFile> LoadClusterFile(const std::string& path) {
         file.cluster.workers.back().worker_id += "-" + std::to_string(number);
       }
     }
+  }
+  if (Status status = CheckRacks(file.cluster.workers); !status.ok()) {
+    return InvalidError(path + ": " + status.message());
   }
   return file;
 }

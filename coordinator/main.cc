@@ -68,6 +68,8 @@ struct Options {
   bool delete_run_folders = RetentionRules().run_folders;
   int64_t keep_lost_workers_hours = RetentionRules().lost_workers.count();
   int64_t network_links = ServiceOptions().links_per_machine;
+  int64_t network_link_hours =
+      std::chrono::duration_cast<std::chrono::hours>(ServiceOptions().link_age).count();
   int64_t max_connections = static_cast<int64_t>(ServerLimits().connections);
   tls::Files tls;
   std::string revoked_file;
@@ -340,6 +342,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.retention.run_folders = options.delete_run_folders;
   service_options.retention.lost_workers = std::chrono::hours(options.keep_lost_workers_hours);
   service_options.links_per_machine = options.network_links;
+  service_options.link_age = std::chrono::hours(options.network_link_hours);
   Service service(*store, Clock::System(), planner::PlanJob, metrics, service_options);
   WEFT_RETURN_IF_ERROR(service.Start());
   ServerLimits limits;
@@ -490,6 +493,13 @@ int Main(int argc, char** argv) {
                  "To how many other machines the network from each machine is measured; 0: never")
       ->envname("WEFT_COORDINATOR_NETWORK_LINKS")
       ->check(CLI::Range(0, 100))
+      ->capture_default_str();
+  app.add_option(
+         "--network-link-hours", options.network_link_hours,
+         "A link that was measured so long ago is measured again once its two machines have "
+         "nothing to do; 0: never")
+      ->envname("WEFT_COORDINATOR_NETWORK_LINK_HOURS")
+      ->check(CLI::Range(0, 876000))
       ->capture_default_str();
   app.add_option("--max-connections", options.max_connections,
                  "Connections of the CLI and workers at a time; one more is closed at once")

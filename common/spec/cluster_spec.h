@@ -149,6 +149,8 @@ struct WorkerProfile {
   double copy_bytes_per_second = 0;
   double loopback_bytes_per_second = 0;
   double network_bytes_per_second = 0;
+  double between_racks_bytes_per_second = 0;
+  double between_racks_latency_seconds = 0;
   double disk_write_bytes_per_second = 0;
   std::vector<DeviceSpec> devices;
   TimeCalibration calibration;
@@ -187,6 +189,17 @@ struct WorkerProfile {
                 "and taken to be as fast as loopback.")
               .Unit("bytes/s"),
           self.network_bytes_per_second);
+    visit(Field("between_racks_bytes_per_second",
+                "To machines of other racks, one direction, all ranks of this one together; 0: as "
+                "to those of its own.")
+              .Unit("bytes/s")
+              .Range(0, 9e15),
+          self.between_racks_bytes_per_second);
+    visit(Field("between_racks_latency_seconds",
+                "How much longer a message to another rack takes than one within its own.")
+              .Unit("seconds")
+              .Range(0, 60),
+          self.between_racks_latency_seconds);
     visit(
         Field("disk_write_bytes_per_second", "Synced writes to the run directory.").Unit("bytes/s"),
         self.disk_write_bytes_per_second);

@@ -177,19 +177,24 @@ double DeviceModel::MemoryBytesPerSecond() const {
 }
 
 double DeviceModel::AllReduceSeconds(int64_t ranks, int64_t on_machine,
-                                     double network_bytes_per_second, double bytes) const {
-  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second), ranks, D(on_machine),
-                                   bytes);
+                                     double network_bytes_per_second, double bytes,
+                                     double more_latency_seconds) const {
+  return planner::AllReduceSeconds(WithNetwork(network_bytes_per_second, more_latency_seconds),
+                                   ranks, D(on_machine), bytes);
 }
 
 double DeviceModel::AllToAllSeconds(int64_t ranks, int64_t on_machine,
-                                    double network_bytes_per_second, double bytes) const {
-  return planner::AllToAllSeconds(WithNetwork(network_bytes_per_second), ranks, on_machine, bytes);
+                                    double network_bytes_per_second, double bytes,
+                                    double more_latency_seconds) const {
+  return planner::AllToAllSeconds(WithNetwork(network_bytes_per_second, more_latency_seconds),
+                                  ranks, on_machine, bytes);
 }
 
-CollectiveLinks DeviceModel::WithNetwork(double bytes_per_second) const {
+CollectiveLinks DeviceModel::WithNetwork(double bytes_per_second,
+                                         double more_latency_seconds) const {
   CollectiveLinks links = LinksOf(accelerator_, stack_);
   links.between = bytes_per_second;
+  links.latency_seconds += more_latency_seconds;
   return links;
 }
 

@@ -45,12 +45,13 @@ class DeviceModel {
   double HostLinkBytesPerSecond() const { return host_link_bytes_per_second_; }
 
   /// Seconds of an all-reduce over `ranks`, at least `on_machine` of them on each machine that has
-  /// any. Between machines a rank has `network_bytes_per_second`.
+  /// any. Between machines a rank has `network_bytes_per_second`; each message takes
+  /// `more_latency_seconds` longer than the stack says.
   double AllReduceSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
-                          double bytes) const;
+                          double bytes, double more_latency_seconds = 0) const;
   /// For what a rank has for all of `ranks`, itself among them; `on_machine` are on its machine.
   double AllToAllSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
-                         double bytes) const;
+                         double bytes, double more_latency_seconds = 0) const;
 
   const SoftwareStack& stack() const { return stack_; }
   /// "its measurements and those of H100-SXM" or "the tables for H100-SXM".
@@ -66,8 +67,8 @@ class DeviceModel {
 
   double Modelled(std::string_view precision, double m, double n, double k) const;
   double CorrectionOf(std::string_view precision, double m, double n, double k) const;
-  /// The accelerator's with as fast a network.
-  CollectiveLinks WithNetwork(double bytes_per_second) const;
+  /// The accelerator's with as fast a network, and messages that take so much longer.
+  CollectiveLinks WithNetwork(double bytes_per_second, double more_latency_seconds) const;
 
   AcceleratorSpec accelerator_;
   SoftwareStack stack_;

@@ -26,6 +26,7 @@ DeviceRates::DeviceRates(const WorkerProfile& worker, const DeviceSpec& device, 
   link_bytes_per_second_ = slowest > 0 ? slowest : kDefaultPeerBytesPerSecond;
   // GPUs have a share of the network each and send past the processor.
   const double network = worker.network_bytes_per_second;
+  network_share_ = 1 / D(UsableDevices(worker.devices));
   network_bytes_per_second_ =
       network > 0 ? network / D(UsableDevices(worker.devices)) : LoopbackBytesPerSecond();
 }
@@ -107,38 +108,50 @@ double DeviceRates::LinkBytesPerSecond(bool within_worker) const {
   return within_worker ? link_bytes_per_second_ : network_bytes_per_second_;
 }
 
-Wire DeviceRates::PointToPoint(const RankPlace& /*place*/, bool within_worker) const {
-  return {LinkBytesPerSecond(within_worker), model_.stack().latency_seconds};
+double DeviceRates::NetworkBytesPerSecond(const RankPlace& place) const {
+  return BetweenWorkers(place, network_bytes_per_second_, network_share_);
+}
+
+double DeviceRates::GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const {
+  return group.within_worker() ? 0 : RackLatencySeconds(place);
+}
+
+Wire DeviceRates::PointToPoint(const RankPlace& place, bool within_worker) const {
+  const double latency = model_.stack().latency_seconds;
+  if (within_worker) return {link_bytes_per_second_, latency};
+  return {NetworkBytesPerSecond(place), latency + RackLatencySeconds(place)};
 }
 
 // An all-gather or a reduce-scatter takes half of what an all-reduce takes.
-double DeviceRates::CollectiveSeconds(const RankPlace& /*place*/, const RankGroup& group,
+double DeviceRates::CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                                       const CollectiveLoad& load) const {
   if (group.ranks == 1) return 0;
   const auto all_reduces = [&](double count, double bytes) {
     if (count == 0) return 0.0;
-    return count * model_.AllReduceSeconds(group.ranks, group.on_worker, network_bytes_per_second_,
-                                           bytes / count);
+    return count * model_.AllReduceSeconds(group.ranks, group.on_worker,
+                                           NetworkBytesPerSecond(place), bytes / count,
+                                           GroupLatencySeconds(place, group));
   };
   return all_reduces(load.all_reduces, load.reduced_bytes) +
          all_reduces(load.gathers, load.gathered_bytes) / 2;
 }
 
 // Hosts send each other their parts, no faster than a worker does to itself.
-double DeviceRates::HostGatherSeconds(const RankPlace& /*place*/, const RankGroup& group,
-                                      double bytes, double count) const {
+double DeviceRates::HostGatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,
+                                      double count) const {
   if (group.ranks == 1) return 0;
   const double others = D(group.ranks - 1), part = bytes / D(group.ranks);
   const double loopback = LoopbackBytesPerSecond();
   const double wire =
-      group.within_worker() ? loopback : std::min(network_bytes_per_second_, loopback);
-  return part / model_.HostLinkBytesPerSecond() + others * part / wire +
-         count * others * worker_.calibration.message_seconds;
+      group.within_worker() ? loopback : std::min(NetworkBytesPerSecond(place), loopback);
+  const double message = worker_.calibration.message_seconds + GroupLatencySeconds(place, group);
+  return part / model_.HostLinkBytesPerSecond() + others * part / wire + count * others * message;
 }
 
-double DeviceRates::AllToAllSeconds(const RankPlace& /*place*/, const RankGroup& group,
-                                    double bytes, double /*messages*/) const {
-  return model_.AllToAllSeconds(group.ranks, group.on_worker, network_bytes_per_second_, bytes);
+double DeviceRates::AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
+                                    double /*messages*/) const {
+  return model_.AllToAllSeconds(group.ranks, group.on_worker, NetworkBytesPerSecond(place), bytes,
+                                GroupLatencySeconds(place, group));
 }
 
 double DeviceRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,

@@ -64,9 +64,15 @@ class DeviceRates final : public StepRates {
   std::string Source() const override { return model_.Source(); }
 
  private:
+  /// To GPUs of other workers, at that place.
+  double NetworkBytesPerSecond(const RankPlace& place) const;
+  /// How much longer messages of the group take for racks between its ranks.
+  double GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const;
+
   const DeviceModel model_;
   double link_bytes_per_second_ = 0;     ///< To GPUs of the worker: the slowest measured link.
-  double network_bytes_per_second_ = 0;  ///< To GPUs of other workers: this GPU's share.
+  double network_share_ = 1;             ///< Of the worker's network, this GPU's.
+  double network_bytes_per_second_ = 0;  ///< That share, to GPUs of other workers of the rack.
 };
 
 }  // namespace weft::planner

@@ -295,6 +295,7 @@ void MeshSearch::SetCostedPlan(const CostedPlan& costed, StepInputs& inputs) con
   inputs.tokens = costed.micro_batch * memory_.sequence_length;
   inputs.sharded = Sharded(costed);
   inputs.shard_ranks = ShardGroupSize(costed);
+  inputs.spans_racks = workers_.SpansRacks(costed);
   SetFiles(job_.resources, inputs);
 }
 

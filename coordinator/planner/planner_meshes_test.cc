@@ -65,6 +65,28 @@ TEST(PlanJob, GradientsInBFloat16TakeLessOfTheLink) {
   }
 }
 
+TEST(PlanJob, StaysInARackWhereTheNetworkBetweenRacksIsSlow) {
+  ClusterProfile cluster = Cluster(4, 1, 16 * kGiB);
+  cluster.workers[0].rack = cluster.workers[1].rack = "r0";
+  cluster.workers[2].rack = cluster.workers[3].rack = "r1";
+  JobSpec job = Gpt2Job();
+  const auto plan = [&](double bytes_per_second, double latency_seconds) {
+    for (WorkerProfile& worker : cluster.workers) {
+      worker.between_racks_bytes_per_second = bytes_per_second;
+      worker.between_racks_latency_seconds = latency_seconds;
+    }
+    return Best(job, cluster);
+  };
+  EXPECT_EQ(plan(0, 0).rank_workers.size(), 4u);
+  EXPECT_EQ(plan(1e6, 0).rank_workers, (std::vector<std::string>{"w100", "w101"}));
+  // Across the racks it is as slow as they say.
+  job.resources.ranks = 4;
+  const double as_within = plan(0, 0).prediction.step_seconds;
+  EXPECT_DOUBLE_EQ(plan(1e12, 0).prediction.step_seconds, as_within);
+  EXPECT_GT(plan(1e8, 0).prediction.step_seconds, 1.5 * as_within);
+  EXPECT_GT(plan(0, 0.01).prediction.step_seconds, as_within);
+}
+
 TEST(PlanJob, GroupsOfRanksShareAmongThemselves) {
   JobSpec job = SmallJob();
   const ClusterProfile cluster = Cluster(2, 2, 16 * kGiB);

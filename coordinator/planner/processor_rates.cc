@@ -204,7 +204,10 @@ double ProcessorRates::LinkBytesPerSecond(bool within_worker) const {
 // Processors copy what is sent, and ranks take turns on them.
 Wire ProcessorRates::PointToPoint(const RankPlace& place, bool within_worker) const {
   const double turns = RanksPerProcessor(place);
-  return {LinkBytesPerSecond(within_worker) / turns, worker_.calibration.message_seconds * turns};
+  const double link = LinkBytesPerSecond(within_worker);
+  const double message = worker_.calibration.message_seconds * turns;
+  if (within_worker) return {link / turns, message};
+  return {BetweenWorkers(place, link) / turns, message + RackLatencySeconds(place)};
 }
 
 double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup& group,

@@ -29,6 +29,7 @@ struct StepInputs {
   /// In a lower bound: no worker has more ranks, and groups of ranks are on as few workers as they
   /// can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
   int64_t most_on_worker = 0;
+  bool spans_racks = false;  ///< The ranks are in several racks; never in a lower bound.
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;
@@ -77,7 +78,7 @@ struct StepInputs {
   RematPlan schedule = {};  ///< What is recomputed and sent, where a schedule says it.
   BlockBytes block = {};    ///< With a schedule: what a block keeps.
 
-  RankPlace place() const { return {threads, ranks_on_worker}; }
+  RankPlace place() const { return {threads, ranks_on_worker, spans_racks}; }
   /// With local_steps the context-parallel ranks are one worker.
   int64_t Workers() const { return ranks / context.ranks; }
   /// Shard groups.

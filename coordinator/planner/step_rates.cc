@@ -34,6 +34,17 @@ double StepRates::LoopbackBytesPerSecond() const {
                                                : kDefaultLoopbackBytesPerSecond;
 }
 
+double StepRates::BetweenWorkers(const RankPlace& place, double bytes_per_second,
+                                 double share) const {
+  const double between_racks = share * worker_.between_racks_bytes_per_second;
+  return place.spans_racks && between_racks > 0 ? std::min(bytes_per_second, between_racks)
+                                                : bytes_per_second;
+}
+
+double StepRates::RackLatencySeconds(const RankPlace& place) const {
+  return place.spans_racks ? worker_.between_racks_latency_seconds : 0;
+}
+
 std::unique_ptr<const StepRates> MakeStepRates(const WorkerProfile& worker, DType products,
                                                bool on_devices) {
   for (const DeviceSpec& device : worker.devices) {

@@ -18,6 +18,7 @@ namespace weft::planner {
 struct RankPlace {
   int64_t threads = 1;          ///< Of the rank.
   int64_t ranks_on_worker = 1;  ///< Ranks of the job on its worker.
+  bool spans_racks = false;     ///< The job's ranks are in several racks.
 };
 
 /// Ranks that exchange data, and how they are placed.
@@ -148,9 +149,10 @@ class StepRates {
 
   // Links.
 
-  /// Bytes per second of one stream between two ranks, on one worker or not.
+  /// Bytes per second of one stream between two ranks, on one worker or on two of a rack.
   virtual double LinkBytesPerSecond(bool within_worker) const = 0;
-  /// The same of one rank's messages to another.
+  /// The same of one rank's messages to another. Where ranks are in several racks, messages between
+  /// workers are as slow as those between racks: a ring waits for its slowest link.
   virtual Wire PointToPoint(const RankPlace& place, bool within_worker) const = 0;
   virtual double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                                    const CollectiveLoad& load) const = 0;
@@ -199,6 +201,11 @@ class StepRates {
 
   /// Bytes per second of the worker's loopback.
   double LoopbackBytesPerSecond() const;
+  /// Of a rate between workers, what is left of it where ranks span racks and have a share `share`
+  /// of what the worker sends.
+  double BetweenWorkers(const RankPlace& place, double bytes_per_second, double share = 1) const;
+  /// How much longer messages between workers take where ranks span racks.
+  double RackLatencySeconds(const RankPlace& place) const;
 
   const WorkerProfile& worker_;
   const DType products_;

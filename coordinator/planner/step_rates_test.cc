@@ -46,6 +46,37 @@ TEST(StepRates, TakesTheNetworkForWhatLiesBetweenMachines) {
   EXPECT_EQ(MakeStepRates(gpus, DType::kBF16, true)->LinkBytesPerSecond(false), 25e9);
 }
 
+TEST(StepRates, MessagesAreSlowerWhereRanksSpanRacks) {
+  WorkerProfile worker = GpuWorker("g", 2, kGiB);
+  worker.network_bytes_per_second = 1e9;
+  worker.between_racks_bytes_per_second = 1e8;
+  worker.between_racks_latency_seconds = 1e-3;
+  const RankPlace near{.threads = 1, .ranks_on_worker = 2};
+  const RankPlace far{.threads = 1, .ranks_on_worker = 2, .spans_racks = true};
+  const RankGroup within{.ranks = 2, .on_worker = 2}, across{.ranks = 4, .on_worker = 2};
+  for (const bool on_devices : {false, true}) {
+    const auto rates = MakeStepRates(worker, DType::kBF16, on_devices);
+    const double share = on_devices ? 0.5 : 1;
+    const Wire fast = rates->PointToPoint(near, false), slow = rates->PointToPoint(far, false);
+    EXPECT_DOUBLE_EQ(fast.bytes_per_second, 1e9 * share);
+    EXPECT_DOUBLE_EQ(slow.bytes_per_second, 1e8 * share);
+    EXPECT_DOUBLE_EQ(slow.message_seconds, fast.message_seconds + 1e-3);
+    EXPECT_EQ(rates->PointToPoint(far, true).bytes_per_second,
+              rates->PointToPoint(near, true).bytes_per_second);
+    EXPECT_EQ(rates->AllReduceSeconds(far, within, 1e9, 1),
+              rates->AllReduceSeconds(near, within, 1e9, 1));
+    EXPECT_GT(rates->AllReduceSeconds(far, across, 1e9, 1),
+              5 * rates->AllReduceSeconds(near, across, 1e9, 1));
+    EXPECT_GT(rates->AllToAllSeconds(far, across, 1e9, 3),
+              5 * rates->AllToAllSeconds(near, across, 1e9, 3));
+    EXPECT_GT(rates->HostGatherSeconds(far, across, 1e9, 1),
+              5 * rates->HostGatherSeconds(near, across, 1e9, 1));
+    // Of many small messages the latency counts.
+    EXPECT_GT(rates->AllReduceSeconds(far, across, 1, 100),
+              0.2 + rates->AllReduceSeconds(near, across, 1, 100));
+  }
+}
+
 TEST(StepRates, ReturnsWhatWasMeasuredAndStaysBetweenNeighbours) {
   WorkerProfile worker = Worker("w", 4, kGiB);
   const ProcessorRates rates(worker, DType::kBF16);

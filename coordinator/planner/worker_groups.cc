@@ -28,6 +28,7 @@ bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
     return std::tie(worker.device, worker.cpu_model, worker.isa, worker.cores, worker.memory_bytes,
                     worker.memory_limit_bytes, worker.gemm, worker.copy_bytes_per_second,
                     worker.loopback_bytes_per_second, worker.network_bytes_per_second,
+                    worker.between_racks_bytes_per_second, worker.between_racks_latency_seconds,
                     worker.disk_write_bytes_per_second, worker.processors, worker.calibration);
   };
   const auto of_device = [](const DeviceSpec& d) {
@@ -74,6 +75,8 @@ WorkerGroups::WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe&
   for (const Counted& each : counted) {
     const WorkerProfile* worker = each.worker;
     workers_.push_back(worker);
+    says_between_racks_ |=
+        worker->between_racks_bytes_per_second > 0 || worker->between_racks_latency_seconds > 0;
     size_t kind = 0;
     while (kind < first_of_kind.size() && !Alike(*first_of_kind[kind], *worker)) ++kind;
     if (kind == first_of_kind.size()) {
@@ -198,6 +201,18 @@ bool WorkerGroups::HasRoom(const CostedPlan& costed, int64_t bytes) const {
     left -= std::min(left, group.count * RanksOn(group, costed, bytes, left));
   }
   return left == 0;
+}
+
+bool WorkerGroups::SpansRacks(const CostedPlan& costed) const {
+  if (!says_between_racks_) return false;
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_);
+  const WorkerProfile* first = nullptr;
+  for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
+    if (ranks_on[worker] == 0) continue;
+    if (first == nullptr) first = workers_[worker];
+    if (workers_[worker]->rack != first->rack) return true;
+  }
+  return false;
 }
 
 std::vector<int64_t> WorkerGroups::RoomByPlace(const CostedPlan& costed) const {

@@ -54,6 +54,9 @@ class WorkerGroups {
   bool HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const;
   bool HasRoom(const CostedPlan& costed, int64_t bytes) const;
 
+  /// Whether ranks of the plan are in several racks and some machine says what lies between these.
+  bool SpansRacks(const CostedPlan& costed) const;
+
   /// By rank of a pipeline, what there is for each of its replicas as they follow one another: of
   /// the workers that have some, the least.
   std::vector<int64_t> RoomByPlace(const CostedPlan& costed) const;
@@ -80,6 +83,7 @@ class WorkerGroups {
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kinds_;
   std::vector<Group> groups_;
+  bool says_between_racks_ = false;  ///< Some worker does.
   std::vector<std::unique_ptr<const StepRates>> rates_;
   ProductKind products_ = ProductKind::kUnpacked;
   int64_t product_workspace_ = 0;

@@ -90,6 +90,26 @@ TEST(WorkerGroups, ThoseOfTheLargestRackComeFirst) {
   EXPECT_EQ(order, "abdec");
 }
 
+TEST(WorkerGroups, SayWhetherAPlanSpansRacks) {
+  ClusterProfile cluster;
+  for (const char* id : {"a", "b", "c", "d"}) {
+    cluster.workers.push_back(Worker());
+    cluster.workers.back().worker_id = id;
+    cluster.workers.back().rack = *id < 'c' ? "one" : "two";
+  }
+  const auto spans = [&](int64_t ranks) {
+    const WorkerGroups groups(cluster, PrecisionOf("fp32"), false);
+    CostedPlan costed;
+    costed.ranks = ranks;
+    costed.threads = 8;
+    return groups.SpansRacks(costed);
+  };
+  EXPECT_FALSE(spans(3)) << "nothing is said of what lies between them";
+  for (WorkerProfile& worker : cluster.workers) worker.between_racks_latency_seconds = 1e-5;
+  EXPECT_FALSE(spans(2));
+  EXPECT_TRUE(spans(3));
+}
+
 TEST(WorkerGroups, SpreadRanksOverAnyNumberOfWorkers) {
   for (const int workers : {1, 2, 7, 40}) {
     ClusterProfile cluster;

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "common/model/device_order.h"
@@ -35,6 +36,20 @@ bool IsUsable(const WorkerProfile& worker, int64_t device) {
   return std::any_of(worker.devices.begin(), worker.devices.end(), [&](const DeviceSpec& spec) {
     return spec.index == device && spec.unusable.empty();
   });
+}
+
+/// Whether a plan takes as long on one as on the other, as far as is known.
+bool SameHardware(const WorkerProfile& a, const WorkerProfile& b) {
+  const auto machine = [](const WorkerProfile& worker) {
+    return std::tie(worker.device, worker.cpu_model, worker.isa, worker.cores, worker.processors,
+                    worker.network_bytes_per_second);
+  };
+  return machine(a) == machine(b) &&
+         std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),
+                    [](const DeviceSpec& one, const DeviceSpec& other) {
+                      return one.name == other.name &&
+                             one.unusable.empty() == other.unusable.empty();
+                    });
 }
 
 std::string Counted(int64_t count, const char* noun) {
@@ -112,7 +127,8 @@ void TakeCapacity(const Plan& plan, FreeMap& free) {
   }
 }
 
-CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free)
+CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free,
+                           const std::vector<MeasuredLink>& links)
     : cluster_(&cluster), free_(cluster.workers.size()) {
   std::map<std::string, size_t> racks;
   for (const WorkerProfile& worker : cluster.workers) racks.emplace(worker.rack, racks.size());
@@ -130,6 +146,7 @@ CapacityPool::CapacityPool(const ClusterProfile& cluster, const FreeMap& free)
     if (it == free.end()) continue;
     Update(index, [&](FreeCapacity& capacity) { capacity = it->second; });
   }
+  if (!links.empty()) links_ = std::make_shared<const LinkLevels>(index_of, links);
   index_of_ = std::make_shared<const std::unordered_map<std::string, size_t>>(std::move(index_of));
 }
 
@@ -220,7 +237,9 @@ std::optional<Plan> CapacityPool::Place(const Plan& plan) const {
     }
     it = rooms.lower_bound(first);
   }
-  return Spread(plan);
+  std::optional<Plan> spread = Spread(plan);
+  if (spread) spread = OnFasterLinks(*std::move(spread));
+  return spread;
 }
 
 size_t CapacityPool::FillAll(const Rack& rack, size_t rank, Plan& plan) const {
@@ -254,6 +273,102 @@ std::optional<Plan> CapacityPool::Spread(const Plan& plan) const {
   size_t rank = 0;
   for (auto it = racks.rbegin(); it != racks.rend(); ++it) rank = FillAll(**it, rank, placed);
   return rank == ranks ? std::optional(placed) : std::nullopt;
+}
+
+Plan CapacityPool::OnFasterLinks(Plan plan) const {
+  if (!links_ || !Fits(plan)) return plan;
+  std::vector<size_t> own;
+  for (const std::string& id : plan.rank_workers) {
+    const size_t index = index_of_->at(id);
+    if (std::find(own.begin(), own.end(), index) == own.end()) own.push_back(index);
+  }
+  if (own.size() < 2) return plan;
+  const std::vector<AlikeWorkers> alike = AlikeOf(own, OnDevices(plan));
+  for (const LinkLevels::Tier& tier : links_->tiers()) {
+    if (links_->Reaches(tier, own)) break;
+    const std::vector<size_t> others = ChooseWithin(tier, alike, own.size());
+    if (others.empty()) continue;
+    if (std::optional<Plan> moved = Moved(plan, own, others)) return *std::move(moved);
+  }
+  return plan;
+}
+
+std::vector<CapacityPool::AlikeWorkers> CapacityPool::AlikeOf(const std::vector<size_t>& own,
+                                                              bool devices) const {
+  std::vector<AlikeWorkers> alike;
+  for (size_t slot = 0; slot < own.size(); ++slot) {
+    const size_t index = own[slot];
+    auto found = std::find_if(alike.begin(), alike.end(), [&](const AlikeWorkers& each) {
+      return std::binary_search(each.members.begin(), each.members.end(), index);
+    });
+    if (found == alike.end()) {
+      found = alike.emplace(alike.end());
+      const Rack& rack = rack_of_ ? racks_[(*rack_of_)[index]] : all_;
+      const Rooms& rooms = devices ? rack.by_devices : rack.by_cores;
+      const Room room = KeyOf(index, free_[index], devices);
+      for (auto it = rooms.lower_bound({room.devices, room.cores, 0}); it != rooms.end(); ++it) {
+        if (it->devices != room.devices || it->cores != room.cores) break;
+        if (SameHardware(worker(it->index), worker(index))) found->members.push_back(it->index);
+      }
+    }
+    found->slots.push_back(slot);
+  }
+  return alike;
+}
+
+std::vector<size_t> CapacityPool::ChooseWithin(const LinkLevels::Tier& tier,
+                                               const std::vector<AlikeWorkers>& alike,
+                                               size_t count) const {
+  std::vector<std::unordered_map<size_t, std::vector<size_t>>> by_group(alike.size());
+  std::vector<size_t> groups;
+  for (size_t i = 0; i < alike.size(); ++i) {
+    for (size_t member : alike[i].members) {
+      std::vector<size_t>& of_group = by_group[i][tier.group_of[member]];
+      if (i == 0 && of_group.empty()) groups.push_back(tier.group_of[member]);
+      of_group.push_back(member);
+    }
+  }
+  for (size_t group : groups) {
+    std::vector<size_t> chosen(count);
+    std::unordered_set<size_t> taken;
+    bool complete = true;
+    for (size_t i = 0; i < alike.size() && complete; ++i) {
+      const std::vector<size_t>& slots = alike[i].slots;
+      size_t filled = 0;
+      for (size_t member : by_group[i][group]) {
+        if (filled == slots.size()) break;
+        if (links_->HasSlowerTo(taken, member, tier.level)) continue;
+        taken.insert(member);
+        chosen[slots[filled++]] = member;
+      }
+      complete = filled == slots.size();
+    }
+    if (complete) return chosen;
+  }
+  return {};
+}
+
+std::optional<Plan> CapacityPool::Moved(const Plan& plan, const std::vector<size_t>& own,
+                                        const std::vector<size_t>& others) const {
+  Plan moved = plan;
+  for (size_t slot = 0; slot < own.size(); ++slot) {
+    if (own[slot] == others[slot]) continue;
+    const WorkerProfile& target = worker(others[slot]);
+    std::vector<size_t> ranks;
+    int64_t bytes = 0;
+    for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
+      if (plan.rank_workers[rank] != worker(own[slot]).worker_id) continue;
+      ranks.push_back(rank);
+      bytes = std::max(bytes, BytesOfRank(plan, static_cast<int64_t>(rank)));
+      moved.rank_workers[rank] = target.worker_id;
+    }
+    if (!OnDevices(plan)) continue;
+    const std::vector<int64_t> devices =
+        NearestDevices(FreeDevices(target, free_[others[slot]]), std::ssize(ranks), bytes);
+    if (devices.size() < ranks.size()) return std::nullopt;
+    for (size_t i = 0; i < ranks.size(); ++i) moved.rank_devices[ranks[i]] = devices[i];
+  }
+  return Fits(moved) ? std::optional(std::move(moved)) : std::nullopt;
 }
 
 void CapacityPool::Take(const Plan& plan) {

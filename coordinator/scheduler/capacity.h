@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/scheduler/best_plan.h"
+#include "coordinator/scheduler/link_levels.h"
 
 namespace weft::coordinator {
 
@@ -59,8 +60,9 @@ FreeMap WithCores(FreeMap free, int64_t cores, const Plan* own = nullptr);
 /// among thousands of workers in the time that it takes to look at a few of them.
 class CapacityPool {
  public:
-  /// `cluster` outlives the pool and its copies.
-  CapacityPool(const ClusterProfile& cluster, const FreeMap& free);
+  /// `cluster` outlives the pool and its copies. `links`: what was measured between its workers.
+  CapacityPool(const ClusterProfile& cluster, const FreeMap& free,
+               const std::vector<MeasuredLink>& links = {});
 
   const ComputeAmount& total() const { return all_.total; }
 
@@ -70,8 +72,14 @@ class CapacityPool {
   /// The same plan on workers that have room: where it was if possible, else on the fullest worker
   /// that holds all of it, else within the fullest rack that does, else in as few racks as
   /// possible. Within a rack the emptiest worker is filled first, so that neighbouring ranks share
-  /// a machine and large rooms stay for large jobs.
+  /// a machine and large rooms stay for large jobs. What moves to several workers is
+  /// OnFasterLinks.
   std::optional<Plan> Place(const Plan& plan) const;
+
+  /// The same plan on workers that are as good and whose slowest link is faster by a level: in the
+  /// same racks, of the same hardware, with as much free. As it is where nothing was measured,
+  /// where it has no room, or on one worker.
+  Plan OnFasterLinks(Plan plan) const;
 
   void Take(const Plan& plan);
 
@@ -100,6 +108,12 @@ class CapacityPool {
     void Remove(size_t index, const FreeCapacity& free);
   };
 
+  /// Workers that can take the place of each other in a plan.
+  struct AlikeWorkers {
+    std::vector<size_t> slots;    ///< Of the plan's workers, as positions among them.
+    std::vector<size_t> members;  ///< All that are free, in the order of rooms.
+  };
+
   static Room KeyOf(size_t index, const FreeCapacity& free, bool devices);
   const WorkerProfile& worker(size_t index) const { return cluster_->workers[index]; }
   /// Changes what is free on a worker.
@@ -107,6 +121,16 @@ class CapacityPool {
   void Update(size_t index, Change change);
   /// `plan` on several workers.
   std::optional<Plan> Spread(const Plan& plan) const;
+  /// Groups the workers of a plan with all that can take their places.
+  std::vector<AlikeWorkers> AlikeOf(const std::vector<size_t>& own, bool devices) const;
+  /// For each of a plan's `count` workers one that takes its place, all of a group of the tier;
+  /// empty: no group has as many.
+  std::vector<size_t> ChooseWithin(const LinkLevels::Tier& tier,
+                                   const std::vector<AlikeWorkers>& alike, size_t count) const;
+  /// The plan with each of its workers `own` replaced by the one of `others` at the same position;
+  /// nullopt: that has no room.
+  std::optional<Plan> Moved(const Plan& plan, const std::vector<size_t>& own,
+                            const std::vector<size_t>& others) const;
   /// Puts ranks from `rank` on into the rooms, the emptiest first; the next rank.
   size_t FillAll(const Rack& rack, size_t rank, Plan& plan) const;
   /// Puts ranks from `rank` on into the room, as many as it holds; the next rank.
@@ -115,6 +139,7 @@ class CapacityPool {
   const ClusterProfile* cluster_;
   std::shared_ptr<const std::unordered_map<std::string, size_t>> index_of_;
   std::shared_ptr<const std::vector<size_t>> rack_of_;  ///< By worker; null: there is one rack.
+  std::shared_ptr<const LinkLevels> links_;             ///< Null: nothing was measured.
   std::vector<FreeCapacity> free_;                      ///< By index of the worker.
   Rack all_;
   std::vector<Rack> racks_;  ///< By name; empty: there is one.

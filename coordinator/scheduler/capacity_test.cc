@@ -57,6 +57,93 @@ TEST(CapacityPool, KeepsAJobWithinARackWhereOneHoldsIt) {
   EXPECT_FALSE(pool.Place(GpuPlan(24)));
 }
 
+/// The workers that get ranks of `plan`, in the order of ranks.
+std::vector<std::string> WorkersOf(const std::optional<Plan>& plan) {
+  std::vector<std::string> workers;
+  if (!plan) return workers;
+  for (const std::string& worker : plan->rank_workers) {
+    if (workers.empty() || workers.back() != worker) workers.push_back(worker);
+  }
+  return workers;
+}
+
+MeasuredLink Link(const std::string& one, const std::string& other, double rate) {
+  return {one, other, LinkLevel(rate)};
+}
+
+TEST(CapacityPool, OfEqualMachinesThoseWithFasterLinksGetAJob) {
+  const ClusterProfile cluster = Machines(4, 8);
+  const auto place = [&](int64_t ranks, const std::vector<MeasuredLink>& links) {
+    return WorkersOf(CapacityPool(cluster, AllFree(cluster), links).Place(GpuPlan(ranks)));
+  };
+  EXPECT_THAT(place(16, {}), ElementsAre("m0", "m1"));
+  const std::vector<MeasuredLink> links = {Link("m0", "m1", 1e8), Link("m0", "m2", 1e8),
+                                           Link("m1", "m2", 1e8), Link("m2", "m3", 1e9)};
+  EXPECT_THAT(place(16, links), ElementsAre("m2", "m3"));
+  EXPECT_THAT(place(8, links), ElementsAre("m0")) << "one machine has no links";
+  EXPECT_THAT(place(24, links), ElementsAre("m0", "m1", "m2")) << "some link is slow anyway";
+  // Differences of a few hundredths are noise.
+  EXPECT_THAT(place(16, {Link("m0", "m1", 1e9), Link("m2", "m3", 1.03e9)}),
+              ElementsAre("m0", "m1"));
+  // A link that was not measured is as fast as the way over others.
+  EXPECT_THAT(place(16, {Link("m0", "m3", 1e9), Link("m1", "m3", 1e9), Link("m1", "m2", 1e9)}),
+              ElementsAre("m0", "m1"));
+  // One that was measured to be slow is not.
+  EXPECT_THAT(place(16, {Link("m0", "m1", 1e8), Link("m0", "m2", 1e9), Link("m1", "m2", 1e9)}),
+              ElementsAre("m0", "m2"));
+  EXPECT_THAT(place(16, {Link("m0", "gone", 1e9)}), ElementsAre("m0", "m1"));
+}
+
+TEST(CapacityPool, FasterLinksDoNotOutweighOtherDifferences) {
+  const std::vector<MeasuredLink> links = {Link("m0", "m1", 1e8), Link("m2", "m3", 1e9)};
+  ClusterProfile cluster = Machines(4, 8);
+  Plan one = GpuPlan(1);
+  one.rank_workers = {"m3"};
+  CapacityPool pool(cluster, AllFree(cluster), links);
+  pool.Take(one);
+  EXPECT_THAT(WorkersOf(pool.Place(GpuPlan(16))), ElementsAre("m0", "m1")) << "less is free there";
+  cluster.workers[3].devices[0].name = "another GPU";
+  const CapacityPool mixed(cluster, AllFree(cluster), links);
+  EXPECT_THAT(WorkersOf(mixed.Place(GpuPlan(16))), ElementsAre("m0", "m1"));
+  // Racks that people have named go before.
+  const ClusterProfile racks = Racks(6, 8, 3);
+  const CapacityPool apart(racks, AllFree(racks), {Link("m3", "m4", 1e9), Link("m1", "m2", 1e8)});
+  EXPECT_THAT(WorkersOf(apart.Place(GpuPlan(16))), ElementsAre("m1", "m2"));
+  // What has its place is moved only when it is asked for.
+  const CapacityPool same(racks, AllFree(racks), {Link("m1", "m2", 1e9)});
+  Plan placed = *CapacityPool(racks, AllFree(racks)).Place(GpuPlan(16));
+  EXPECT_THAT(WorkersOf(same.Place(placed)), ElementsAre("m0", "m1"));
+  EXPECT_THAT(WorkersOf(same.OnFasterLinks(placed)), ElementsAre("m1", "m2"));
+}
+
+TEST(CapacityPool, OnFasterLinksAsManyMachinesHaveRoomForAsManyRanks) {
+  std::mt19937 random(5);
+  for (int round = 0; round < 500; ++round) {
+    const ClusterProfile cluster = Machines(6, 4);
+    std::vector<MeasuredLink> links;
+    for (int link = 0; link < 9; ++link) {
+      const int one = static_cast<int>(random() % 6);
+      const int other = (one + 1 + static_cast<int>(random() % 5)) % 6;
+      links.push_back({"m" + std::to_string(one), "m" + std::to_string(other),
+                       static_cast<int64_t>(random() % 4)});
+    }
+    CapacityPool plain(cluster, AllFree(cluster));
+    CapacityPool pool(cluster, AllFree(cluster), links);
+    for (int taken = 0; taken < 3; ++taken) {
+      const Plan some = *pool.Place(GpuPlan(1 + static_cast<int64_t>(random() % 3)));
+      plain.Take(some);
+      pool.Take(some);
+    }
+    const int64_t ranks = 1 + static_cast<int64_t>(random() % 20);
+    const std::optional<Plan> plan = pool.Place(GpuPlan(ranks));
+    const std::optional<Plan> before = plain.Place(GpuPlan(ranks));
+    ASSERT_EQ(plan.has_value(), before.has_value());
+    if (!plan) continue;
+    ASSERT_TRUE(pool.Fits(*plan));
+    ASSERT_EQ(WorkersOf(plan).size(), WorkersOf(before).size());
+  }
+}
+
 TEST(CapacityPool, GivesBackWhatItTook) {
   ClusterProfile cluster = Machines(2, 4);
   cluster.workers[1].devices[3].unusable = "XID 79";

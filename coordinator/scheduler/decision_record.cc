@@ -52,6 +52,21 @@ FreeMap FreeFromJson(const Json& json) {
   return free;
 }
 
+Json LinksToJson(const std::vector<MeasuredLink>& links) {
+  Json json = Json::array();
+  for (const MeasuredLink& link : links) json.push_back({link.one, link.other, link.level});
+  return json;
+}
+
+std::vector<MeasuredLink> LinksFromJson(const Json& json) {
+  std::vector<MeasuredLink> links;
+  for (const Json& row : json) {
+    links.push_back(
+        {row.at(0).get<std::string>(), row.at(1).get<std::string>(), row.at(2).get<int64_t>()});
+  }
+  return links;
+}
+
 Json PlaceOf(const Plan& plan) {
   return Json::array(
       {plan.rank_workers, plan.rank_devices, plan.threads_per_rank, plan.prediction.step_seconds});
@@ -203,6 +218,7 @@ std::string PassWriter::Write(const SchedulerSnapshot& snapshot, const PlanAnswe
               {"rules", RulesToJson(snapshot.rules)},
               {"new_workers", snapshot.new_workers},
               {"free", FreeToJson(snapshot.free)},
+              {"links", Intern(LinksToJson(snapshot.links).dump(), added)},
               {"queue", queue},
               {"active", active},
               {"plans", plans},
@@ -235,6 +251,7 @@ Status PassReplay::Run(std::string_view line) {
     snapshot.now = pass.at("now");
     snapshot.rules = RulesFromJson(pass.at("rules"));
     snapshot.free = FreeFromJson(pass.at("free"));
+    snapshot.links = LinksFromJson(texts_.at(pass.at("links")));
     snapshot.new_workers = pass.at("new_workers").get<std::set<std::string>>();
     WEFT_ASSIGN_OR_RETURN(snapshot.cluster,
                           FromJson<ClusterProfile>(texts_.at(pass.at("cluster"))));

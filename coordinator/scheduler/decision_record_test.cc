@@ -73,13 +73,32 @@ TEST(DecisionRecord, SaysWhatDiffersFirst) {
   EXPECT_THAT(status.message(), HasSubstr("pass 1: waits[0]: recorded [\"other\""));
 }
 
+TEST(DecisionRecord, HoldsTheLinksThatPlacementFollowed) {
+  GpuSituation s(4);
+  s.Wait("wide", 16, 1000);
+  s.specs[0]->name = "job";
+  s.specs[0]->data.train = {"text"};
+  s.snapshot.links = {{"m2", "m3", LinkLevel(1e9)}};
+  PlanAnswers answers;
+  const SchedulerDecisions decisions = Schedule(s.snapshot, Recording(PlanGpus, answers));
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].plan.rank_workers.front(), "m2");
+  PassWriter writer;
+  Json pass = Json::parse(writer.Write(s.snapshot, answers, decisions));
+  const Status same = ReplayDecisions(pass.dump() + "\n");
+  EXPECT_TRUE(same.ok()) << same.message();
+  pass["added"][std::to_string(pass["links"].get<int64_t>())] = Json::array();
+  EXPECT_THAT(ReplayDecisions(pass.dump() + "\n").message(), HasSubstr("pass 1: starts[0]"));
+}
+
 TEST(DecisionRecord, SurvivesDamage) {
   const Recorded recorded;
   PassWriter writer;
   const std::string line = recorded.Line(writer);
   EXPECT_FALSE(ReplayDecisions("nonsense\n").ok());
   EXPECT_EQ(ReplayDecisions("{}\n").code(), StatusCode::kCorrupt);
-  for (const char* part : {"queue", "active", "plans", "free", "cluster", "rules", "added"}) {
+  for (const char* part :
+       {"queue", "active", "plans", "free", "cluster", "rules", "links", "added"}) {
     Json pass = Json::parse(line);
     pass[part] = "x";
     EXPECT_FALSE(ReplayDecisions(pass.dump() + "\n").ok()) << part;

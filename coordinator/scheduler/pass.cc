@@ -42,6 +42,13 @@ bool LeavesSizeOpen(const ResourceSpec& resources, bool devices) {
   return resources.ranks == 0 || (!devices && resources.threads_per_rank == 0);
 }
 
+/// Where the job ran before if possible, else on the fastest links.
+std::optional<Plan> PlaceIn(const CapacityPool& pool, const QueuedJob& job, const Plan& plan) {
+  std::optional<Plan> placed = pool.Place(plan);
+  if (placed && job.last_plan == nullptr) placed = pool.OnFasterLinks(*std::move(placed));
+  return placed;
+}
+
 /// What the job has when it starts again, or needs at least.
 ComputeAmount LeastOf(const RankedJob& ranked) {
   const QueuedJob& job = *ranked.job;
@@ -77,7 +84,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
                       [](const WorkerProfile& worker) { return worker.device == "cuda"; })),
       holding_(snapshot.queues, total_),
       held_(holding_),
-      free_(snapshot.cluster, snapshot.free),
+      free_(snapshot.cluster, snapshot.free, snapshot.links),
       outlook_{SoonFree(free_, snapshot.active), {}} {
   for (const ActiveJob& job : snapshot.active) {
     const size_t queue = held_.Find(job.queue);
@@ -202,7 +209,7 @@ void SchedulingPass::TakeTurn(const Candidate& candidate) {
   }
   if (!wanted.ok()) return WaitInfeasible(candidate, wanted.status());
   if (unknown) {
-    std::optional<Plan> placed = free_.Place(*wanted);
+    std::optional<Plan> placed = PlaceIn(free_, candidate.job, *wanted);
     if (placed && held_back_by_.empty()) return Start(ranked, *std::move(placed));
     if (looked_for) return WaitForPlan(ranked, chosen.status());
   }
@@ -217,12 +224,12 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
   const Result<Plan> wanted = Wanted(candidate);
   if (!wanted.ok() && HasNoAnswerYet(wanted.status())) return WaitForPlan(ranked, wanted.status());
   if (!wanted.ok()) return WaitInfeasible(candidate, wanted.status());
-  std::optional<Plan> placed = free_.Place(*wanted);
+  std::optional<Plan> placed = PlaceIn(free_, candidate.job, *wanted);
   if (placed && LeavesReservation(*placed, SecondsBy(ranked, *placed))) {
     return Start(ranked, *std::move(placed));
   }
   if (placed && reservation_) {
-    std::optional<Plan> apart = reservation_->left.Place(*wanted);
+    std::optional<Plan> apart = PlaceIn(reservation_->left, candidate.job, *wanted);
     if (apart && free_.Fits(*apart)) return Start(ranked, *std::move(apart));
     if (YieldsToReservation(ranked, *placed)) return Start(ranked, *std::move(placed));
   }
@@ -395,13 +402,15 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
   if (free_.total().cores < 1) return ExhaustedError("every worker is taken");
   if (some) {
     ++plans_for_free_;
-    return PlanWithinShare(candidate, free_.total(),
-                           [this](const JobSpec& said, std::optional<int64_t> most_cores) {
-                             return BestPlan(said, FreeWithCores(most_cores), plan_);
-                           });
+    Result<Plan> anew = PlanWithinShare(
+        candidate, free_.total(), [this](const JobSpec& said, std::optional<int64_t> most_cores) {
+          return BestPlan(said, FreeWithCores(most_cores), plan_);
+        });
+    if (anew.ok()) anew = free_.OnFasterLinks(*std::move(anew));
+    return anew;
   }
   WEFT_ASSIGN_OR_RETURN(Plan wanted, Wanted(candidate));
-  std::optional<Plan> placed = free_.Place(wanted);
+  std::optional<Plan> placed = PlaceIn(free_, job, wanted);
   if (!placed) return ExhaustedError("other jobs hold the workers that it needs");
   return *std::move(placed);
 }

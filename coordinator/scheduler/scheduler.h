@@ -90,9 +90,10 @@ struct SchedulerRules {
 };
 
 struct SchedulerSnapshot {
-  std::vector<QueuedJob> queue;  ///< In the order of submission.
-  ClusterProfile cluster;        ///< Attached workers with a valid lease, all they offer.
-  FreeMap free;                  ///< Without what active jobs hold.
+  std::vector<QueuedJob> queue;     ///< In the order of submission.
+  ClusterProfile cluster;           ///< Attached workers with a valid lease, all they offer.
+  FreeMap free;                     ///< Without what active jobs hold.
+  std::vector<MeasuredLink> links;  ///< What was measured between workers of the cluster.
   std::vector<ActiveJob> active;
   std::vector<QueueSpec> queues;      ///< Valid by ValidateQueues; empty: the default one alone.
   std::set<std::string> new_workers;  ///< That have not stayed long enough for jobs to grow there.

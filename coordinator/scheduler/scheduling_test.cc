@@ -477,6 +477,25 @@ TEST(Scheduling, LearnsSizesForTheNextPass) {
   EXPECT_EQ(decisions.sizes[0].second, (JobSize{{2, 0}, 0.5}));
 }
 
+TEST(Scheduling, ANewJobGetsTheFasterLinksAndOneThatRanStaysWhereItWas) {
+  GpuSituation s(4);
+  s.Wait("wide", 16, 1000);
+  const auto first_worker = [&] {
+    const SchedulerDecisions decisions = s.Decide();
+    return decisions.starts.empty() ? "" : decisions.starts[0].plan.rank_workers.front();
+  };
+  EXPECT_EQ(first_worker(), "m0");
+  s.snapshot.links = {{"m0", "m1", LinkLevel(1e8)}, {"m2", "m3", LinkLevel(1e9)}};
+  EXPECT_EQ(first_worker(), "m2");
+  const Plan last = *CapacityPool(s.snapshot.cluster, s.snapshot.free).Place(GpuPlan(16));
+  s.snapshot.queue[0].last_plan = &last;
+  EXPECT_EQ(first_worker(), "m0");
+  // Where it was there is no room any more.
+  s.snapshot.free.erase("m0");
+  s.snapshot.links.push_back({"m1", "m2", LinkLevel(1e8)});
+  EXPECT_EQ(first_worker(), "m2");
+}
+
 TEST(Scheduling, AsksForFewPlansHoweverManyJobsWait) {
   GpuSituation s(4);
   s.Run("runs", 25, 1000);

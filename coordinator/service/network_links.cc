@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace weft::coordinator {
 namespace {
@@ -103,10 +104,13 @@ void NetworkLinks::ForgetFailures(const std::set<std::string>& there, Duration n
   }
 }
 
-bool NetworkLinks::IsKnown(const MachinePair& pair, Duration now) const {
+bool NetworkLinks::FailedLately(const MachinePair& pair, Duration now) const {
   const auto failure = failures_.find(pair);
-  return links_.contains(pair) ||
-         (failure != failures_.end() && now - failure->second.at < failure->second.pause);
+  return failure != failures_.end() && now - failure->second.at < failure->second.pause;
+}
+
+bool NetworkLinks::IsKnown(const MachinePair& pair, Duration now) const {
+  return links_.contains(pair) || FailedLately(pair, now);
 }
 
 int64_t NetworkLinks::Degree(const std::string& machine, Duration now) const {
@@ -117,23 +121,47 @@ int64_t NetworkLinks::Degree(const std::string& machine, Duration now) const {
   });
 }
 
-std::vector<MachinePair> NetworkLinks::Choose(std::vector<std::string> idle, Duration now,
-                                              size_t most) const {
+std::vector<MachinePair> NetworkLinks::OldPairs(const std::set<std::string>& machines, Duration now,
+                                                double old_before) const {
+  std::vector<std::pair<double, MachinePair>> by_age;
+  for (const auto& [pair, link] : links_) {
+    if (link.measured_at >= old_before || FailedLately(pair, now)) continue;
+    if (!machines.contains(pair.first) || !machines.contains(pair.second)) continue;
+    by_age.emplace_back(link.measured_at, pair);
+  }
+  std::sort(by_age.begin(), by_age.end());
+  std::vector<MachinePair> pairs;
+  pairs.reserve(by_age.size());
+  for (auto& [measured_at, pair] : by_age) pairs.push_back(std::move(pair));
+  return pairs;
+}
+
+std::vector<MachinePair> NetworkLinks::Choose(const std::vector<std::string>& idle, Duration now,
+                                              size_t most, double old_before) const {
   std::vector<std::pair<int64_t, std::string>> by_degree;
-  for (std::string& machine : idle) {
-    by_degree.emplace_back(Degree(machine, now), std::move(machine));
+  for (const std::string& machine : idle) {
+    by_degree.emplace_back(Degree(machine, now), machine);
   }
   std::sort(by_degree.begin(), by_degree.end());
   std::vector<MachinePair> chosen;
-  std::vector<bool> taken(by_degree.size(), false);
+  std::set<std::string> left(idle.begin(), idle.end());
+  const auto choose = [&](const MachinePair& pair) {
+    left.erase(pair.first);
+    left.erase(pair.second);
+    chosen.push_back(pair);
+  };
   for (size_t i = 0; i < by_degree.size() && chosen.size() < most; ++i) {
+    const std::string& machine = by_degree[i].second;
     if (by_degree[i].first >= links_per_machine_) break;
-    for (size_t j = i + 1; j < by_degree.size() && !taken[i]; ++j) {
-      const MachinePair pair = PairOf(by_degree[i].second, by_degree[j].second);
-      if (taken[j] || IsKnown(pair, now)) continue;
-      taken[i] = taken[j] = true;
-      chosen.push_back(pair);
+    for (size_t j = i + 1; j < by_degree.size() && left.contains(machine); ++j) {
+      const std::string& other = by_degree[j].second;
+      const MachinePair pair = PairOf(machine, other);
+      if (left.contains(other) && !IsKnown(pair, now)) choose(pair);
     }
+  }
+  for (const MachinePair& pair : OldPairs(left, now, old_before)) {
+    if (chosen.size() >= most) break;
+    if (left.contains(pair.first) && left.contains(pair.second)) choose(pair);
   }
   return chosen;
 }

@@ -49,8 +49,10 @@ class NetworkLinks {
   void ForgetFailures(const std::set<std::string>& there, Duration now);
 
   /// Pairs of machines to measure now, at most `most`: of those that are `idle`, no machine twice,
-  /// and the least known first.
-  std::vector<MachinePair> Choose(std::vector<std::string> idle, Duration now, size_t most) const;
+  /// and the least known first. After them pairs that were measured before `old_before`, in seconds
+  /// since 1970, are measured again, the oldest first: until then their rates count.
+  std::vector<MachinePair> Choose(const std::vector<std::string>& idle, Duration now, size_t most,
+                                  double old_before = 0) const;
 
   /// Bytes per second from one of these machines to others: the median of all their links, the
   /// lower of two middle ones, in two digits, so that plans do not follow noise. nullopt: nothing
@@ -68,10 +70,15 @@ class NetworkLinks {
   void AddPeers(const MachinePair& pair);
   /// Where nothing is known of them any more.
   void RemovePeers(const MachinePair& pair);
+  bool FailedLately(const MachinePair& pair, Duration now) const;
   /// It was measured or has failed lately.
   bool IsKnown(const MachinePair& pair, Duration now) const;
   /// Links of the machine that are known so.
   int64_t Degree(const std::string& machine, Duration now) const;
+  /// Pairs of these machines that were measured before `old_before`, the oldest first; without
+  /// those that could not be measured lately.
+  std::vector<MachinePair> OldPairs(const std::set<std::string>& machines, Duration now,
+                                    double old_before) const;
 
   int64_t links_per_machine_;
   Duration patience_;

@@ -24,6 +24,13 @@ class NetworkLinksTest : public ::testing::Test {
     const MachinePair pair = PairOf(one, other);
     links_.Put({pair.first, pair.second, "at-" + pair.first, "at-" + pair.second, rate, 1e-4, 1});
   }
+  void PutAt(const std::string& one, const std::string& other, double measured_at) {
+    links_.Put({one, other, "at-" + one, "at-" + other, 1e9, 1e-4, measured_at});
+  }
+  /// What is measured again of machines that all know each other.
+  std::vector<MachinePair> Old(const std::vector<std::string>& machines, double old_before) {
+    return links_.Choose(machines, kNow, kMany, old_before);
+  }
 
   NetworkLinks links_{3, minutes(10)};
 };
@@ -118,6 +125,37 @@ TEST_F(NetworkLinksTest, OldFailuresOfMachinesThatAreGoneAreForgotten) {
   ASSERT_THAT(links_.Of("a"), SizeIs(1));
   EXPECT_EQ(links_.Of("a")[0].machine, "b");
   EXPECT_THAT(links_.Of("c"), IsEmpty());
+}
+
+TEST_F(NetworkLinksTest, OldLinksAreMeasuredAgainTheOldestFirst) {
+  PutAt("a", "b", 1000);
+  PutAt("a", "c", 500);
+  PutAt("b", "c", 2000);
+  PutAt("d", "e", 3000);
+  const std::vector<std::string> machines = {"a", "b", "c", "d", "e"};
+  EXPECT_THAT(Old({"a", "b", "c"}, 0), IsEmpty());
+  EXPECT_THAT(Old({"a", "b", "c"}, 500), IsEmpty()) << "not older than that";
+  EXPECT_THAT(Old({"a", "b", "c"}, 5000), ElementsAre(Pair("a", "c"))) << "no machine twice";
+  EXPECT_THAT(Old({"b", "c"}, 5000), ElementsAre(Pair("b", "c"))) << "of those that are idle";
+  EXPECT_THAT(links_.Choose({"d", "e"}, kNow, kMany, 3001), ElementsAre(Pair("d", "e")));
+  // What is not known goes first.
+  EXPECT_THAT(links_.Choose(machines, kNow, 1, 5000), ElementsAre(Pair("a", "d")));
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"d"}), 1e9) << "until then it counts";
+  PutAt("a", "c", 6000);
+  EXPECT_THAT(Old({"a", "b", "c"}, 5000), ElementsAre(Pair("a", "b")));
+}
+
+TEST_F(NetworkLinksTest, AnOldLinkStaysWhereItCannotBeMeasuredAgain) {
+  PutAt("a", "b", 1000);
+  links_.Fail(PairOf("a", "b"), "no route", kNow);
+  EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1e9);
+  ASSERT_THAT(links_.Of("a"), SizeIs(1));
+  EXPECT_EQ(links_.Of("a")[0].error, "");
+  EXPECT_THAT(Old({"a", "b"}, 5000), IsEmpty()) << "not at once";
+  EXPECT_THAT(links_.Choose({"a", "b"}, kNow + minutes(10), kMany, 5000),
+              ElementsAre(Pair("a", "b")));
+  links_.ForgetFailures({"b"}, kNow + minutes(10));
+  EXPECT_THAT(links_.Of("a"), SizeIs(1));
 }
 
 TEST_F(NetworkLinksTest, AMachineThatMovesIsMeasuredAgain) {

@@ -379,6 +379,8 @@ class Service {
   void JoinLinks(Session& session);
   /// Measures between machines that have nothing else to do.
   void MeasureLinks();
+  /// Links that were measured before that are measured again; in seconds since 1970, 0: none.
+  double OldLinksBefore() const;
   void StartLink(const MachinePair& pair, const Session& listener, const Session& dialler);
   void EndLink(int64_t request_id, const Result<LinkAnswer>& answer);
   /// Nothing comes through this link any more.
@@ -409,6 +411,8 @@ class Service {
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   void AddMachines(SchedulerSnapshot& snapshot) const;
+  /// What was measured between its machines.
+  void AddLinks(SchedulerSnapshot& snapshot) const;
   QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
   /// `plan`: what it holds.
   ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;

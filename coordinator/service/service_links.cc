@@ -1,5 +1,5 @@
-// The network between machines: two workers on different ones measure it as they join, so that
-// plans know what lies between them.
+// The network between machines: two workers on different ones measure it as they join, and again
+// when that is long ago, so that plans and placement know what lies between them.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -99,10 +99,16 @@ void Service::MeasureLinks() {
     if (!busy.contains(machine)) names.push_back(machine);
   }
   if (names.size() < 2) return;
-  for (const MachinePair& pair :
-       links_.Choose(std::move(names), clock_.Monotonic(), kMostAtOnce - link_calls_.size())) {
+  for (const MachinePair& pair : links_.Choose(
+           names, clock_.Monotonic(), kMostAtOnce - link_calls_.size(), OldLinksBefore())) {
     StartLink(pair, *idle.at(pair.first), *idle.at(pair.second));
   }
+}
+
+double Service::OldLinksBefore() const {
+  // Where jobs always wait, they wait a second or two more for links that are very old.
+  const double age = ToSeconds(options_.link_age) * (queue_waits_ ? 2 : 1);
+  return age > 0 ? clock_.UnixSeconds() - age : 0;
 }
 
 void Service::StartLink(const MachinePair& pair, const Session& listener, const Session& dialler) {
@@ -197,6 +203,25 @@ void Service::EndLinksOf(const std::shared_ptr<WorkerLink>& link) {
   for (const int64_t id : ids) EndLink(id, UnavailableError("a worker lost its connection"));
 }
 
+void Service::AddLinks(SchedulerSnapshot& snapshot) const {
+  std::map<std::string, std::vector<std::string>> workers_of;
+  for (const WorkerProfile& worker : snapshot.cluster.workers) {
+    const auto session = sessions_.find(worker.worker_id);
+    if (session == sessions_.end() || session->second.machine.empty()) continue;
+    workers_of[session->second.machine].push_back(worker.worker_id);
+  }
+  for (const auto& [pair, link] : links_.links()) {
+    const auto some = workers_of.find(pair.first), others = workers_of.find(pair.second);
+    if (some == workers_of.end() || others == workers_of.end()) continue;
+    const int64_t level = LinkLevel(link.bytes_per_second);
+    for (const std::string& one : some->second) {
+      for (const std::string& other : others->second) {
+        snapshot.links.push_back({one, other, level});
+      }
+    }
+  }
+}
+
 bool Service::IsMeasured(const std::string& machine) const {
   return std::any_of(link_calls_.begin(), link_calls_.end(), [&](const auto& entry) {
     const LinkRecord& record = entry.second.record;
@@ -219,6 +244,12 @@ void Service::ForgetOldLinks() {
     std::lock_guard lock(view_mutex_);
     links_.ForgetFailures(there, clock_.Monotonic());
   }
+  const double old_before = OldLinksBefore();
+  const bool some_are_old =
+      std::any_of(links_.links().begin(), links_.links().end(),
+                  [&](const auto& entry) { return entry.second.measured_at < old_before; });
+  // In a cluster where nothing else happens no pass would measure them again.
+  if (some_are_old) ScheduleSoon();
   const RetentionRules& rules = options_.retention;
   if (rules.lost_workers.count() == 0) return;
   const double before = clock_.UnixSeconds() - ToSeconds(rules.lost_workers);

@@ -213,6 +213,71 @@ TEST_F(LinksTest, AWorkerThatCannotMeasureSaysWhyAndIsAskedAgainLater) {
   EXPECT_THAT(View("w1").links[0].error, HasSubstr("lost its connection"));
 }
 
+TEST_F(LinksTest, AJobGoesToTheMachinesWithTheFasterLinks) {
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  auto three = Join("w3", "m3");
+  Measure(one, three, 2, 1e8, "host-w1");
+  Measure(two, three, 3, 1e9, "host-w2");
+  const std::string id = Submit(2)->view.job.id;
+  EXPECT_TRUE(two->Saw("start " + id));
+  EXPECT_TRUE(three->Saw("start " + id));
+  EXPECT_FALSE(one->Saw("start", kMoment));
+}
+
+TEST_F(LinksTest, OldOnesAreMeasuredAgainOnceNobodyTrains) {
+  options_.link_age = seconds(20);
+  options_.retention.sweep_every = seconds(5);
+  StartService();
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  Pass(20, {one, two});
+  EXPECT_FALSE(one->Saw("measure 2", kMoment)) << "it is not old yet";
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(two->Saw("start " + id));
+  Pass(40, {one, two}, {{id, 1, {}}});
+  EXPECT_FALSE(one->Saw("measure 2", kMoment)) << "both train";
+  for (const auto& link : {one, two}) FinishAttempt(link, id);
+  EXPECT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+  Measure(one, two, 2, 3e8, "host-w1");
+  EXPECT_DOUBLE_EQ(View("w1").links[0].bytes_per_second, 3e8);
+  // Nothing else happens, and it is measured again all the same.
+  Pass(26, {one, two});
+  EXPECT_TRUE(one->Saw("measure 3"));
+}
+
+TEST_F(LinksTest, WhileAJobWaitsOldOnesAreMeasuredAgainAfterTwiceAsLong) {
+  options_.link_age = seconds(20);
+  options_.retention.sweep_every = seconds(5);
+  StartService();
+  auto busy = Join("a1", "");
+  const std::string running = Submit(1)->view.job.id;
+  ASSERT_TRUE(busy->Saw("start " + running));
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  const std::string waiting = Submit(3)->view.job.id;
+  for (int i = 0; i < 5000 && service_->Get(waiting)->job.reason != Reason::kWaitingForCapacity;
+       ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  const auto pass = [&](int duration) {
+    for (int i = 0; i < duration; ++i) {
+      const int64_t sequence = ++heartbeats_;
+      service_->Heartbeat(busy, sequence, {{running, 1, {}}}, false);
+      ASSERT_TRUE(busy->Saw("heartbeat " + std::to_string(sequence)));
+      Pass(1, {one, two});
+    }
+    Settle();
+  };
+  pass(38);
+  EXPECT_FALSE(one->Saw("measure 2", kMoment)) << "a job waits";
+  pass(8);
+  EXPECT_TRUE(one->Saw("measure 2"));
+}
+
 TEST_F(LinksTest, AreForgottenLongAfterTheMachine) {
   auto one = Join("w1", "m1");
   auto two = Join("w2", "m2");

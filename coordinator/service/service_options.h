@@ -61,6 +61,9 @@ struct ServiceOptions {
   int64_t links_per_machine = 3;
   /// What could not be measured is tried again after this, then after twice as long each time.
   std::chrono::nanoseconds link_retry = std::chrono::minutes(10);
+  /// What was measured this long ago is measured again once both machines are without ranks and no
+  /// job waits, after twice as long also while jobs wait; 0: never.
+  std::chrono::nanoseconds link_age = std::chrono::hours(24);
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }

@@ -39,6 +39,7 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
     snapshot.queues = queues_.queues;
   }
   AddMachines(snapshot);
+  AddLinks(snapshot);
   if (snapshot.cluster.workers != scheduled_cluster_.workers) {
     scheduled_cluster_ = snapshot.cluster;
     ++cluster_number_;

@@ -69,7 +69,8 @@ void Service::MoveAway(const std::string& job_id, LiveJob& live, const Straggler
   });
   snapshot.free.erase(straggler.worker_id);
   const std::optional<Plan> elsewhere =
-      CapacityPool(snapshot.cluster, snapshot.free).Place(live.current.attempt->plan);
+      CapacityPool(snapshot.cluster, snapshot.free, snapshot.links)
+          .Place(live.current.attempt->plan);
   if (!elsewhere) return;
   Replan(job_id, {*elsewhere, straggler.Text() + "; it goes on without that worker"},
          [](LiveJob&) {});

@@ -103,7 +103,7 @@ class PlanReport(unittest.TestCase):
 
     def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
         files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
-        self.assertEqual(len(files), 3)
+        self.assertEqual(len(files), 4)
         for file in files:
             path = self.file("job.json", job(device="auto"))
             done = subprocess.run([BIN / "weft", "plan", path, "--cluster", file, "-o", "json"],
@@ -123,6 +123,26 @@ class PlanReport(unittest.TestCase):
         as_loopback = seconds()
         self.assertEqual(seconds(network_bytes_per_second=1e12), as_loopback)
         self.assertGreater(seconds(network_bytes_per_second=1e7), 1.5 * as_loopback)
+
+    def test_what_lies_between_racks_makes_a_plan_across_them_slower(self):
+        def plan(**between):
+            workers = [{**machine(name), "rack": name, **between} for name in ("a", "b")]
+            return self.plan(job(ranks=8, threads_per_rank=1), {"workers": workers}, "-o", "json")
+
+        def seconds(**between):
+            done = plan(**between)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["candidates"][0]["plan"]["prediction"]["step_seconds"]
+
+        as_within = seconds()
+        self.assertEqual(seconds(between_racks_bytes_per_second=1e12), as_within)
+        self.assertGreater(seconds(between_racks_bytes_per_second=1e7), 1.5 * as_within)
+        self.assertGreater(seconds(between_racks_latency_seconds=0.01), as_within)
+        refused = plan(between_racks_bytes_per_second=-1)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertRegex(refused.stderr, r"cluster\.json:1:.*between_racks_bytes_per_second is -1")
+        one_rack = {"workers": [{**machine("a"), "between_racks_bytes_per_second": 1e9}]}
+        self.assertIn("all machines are in the same one", self.plan(job(), one_rack).stderr)
 
     def test_groups_of_machines_that_say_too_little_are_refused(self):
         done = self.plan(job(), {"workers": [{**machine("a"), "gpus": 8}]})

@@ -148,6 +148,7 @@ std::vector<std::pair<std::string, Raise>> RatesOf(const ClusterProfile& cluster
   const Raise between = [](WorkerProfile& worker) {
     worker.loopback_bytes_per_second *= kMore;
     worker.network_bytes_per_second *= kMore;
+    worker.between_racks_bytes_per_second *= kMore;
   };
   if (!on_devices) {
     // Ranks on processors speak over the same kind of connection wherever they are.

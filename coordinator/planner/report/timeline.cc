@@ -54,7 +54,10 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
                               const Plan& plan, const PipelineSchedule& schedule) {
   const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);
   WEFT_CHECK(!machines.empty(), "the plan's machines are not in the cluster");
-  const StepInputs inputs = InputsOf(planned, plan, machines.front().ranks);
+  StepInputs inputs = InputsOf(planned, plan, machines.front().ranks);
+  inputs.spans_racks = std::any_of(machines.begin(), machines.end(), [&](const auto& machine) {
+    return machine.worker->rack != machines.front().worker->rack;
+  });
   const StageShapes shapes(inputs.shape);
   struct Kind {
     std::unique_ptr<const StepRates> rates;
