@@ -408,6 +408,14 @@ TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
   file.close();
   for (pid_t pid : ranks) kill(pid, SIGKILL);
   ReportRecovery(cluster, id, 1, "kill -9 with a flipped byte in the newest checkpoint");
+  const auto counted = [&] {
+    double damaged = 0;
+    for (int worker : {0, 1}) {
+      damaged += MetricSum(cluster.WorkerMetrics(worker), "weft_train_damaged_checkpoints_total");
+    }
+    return damaged == 1;
+  };
+  EXPECT_TRUE(Eventually(counted, seconds(20))) << "what alerts are made of";
   ExpectUnharmed(cluster, id);
 }
 
