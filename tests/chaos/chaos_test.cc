@@ -413,7 +413,7 @@ TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
     for (int worker : {0, 1}) {
       damaged += MetricSum(cluster.WorkerMetrics(worker), "weft_train_damaged_checkpoints_total");
     }
-    return damaged == 1;
+    return damaged > 0;
   };
   EXPECT_TRUE(Eventually(counted, seconds(20))) << "what alerts are made of";
   ExpectUnharmed(cluster, id);
