@@ -34,7 +34,7 @@ Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
   const bool settled = active.job.attempt_seconds >= rules.protected_seconds;
   if (active.preemptions > 0 && !settled) return Claim::kNone;
   if (held.MayReclaim(job.queue, job.amount, other.queue)) return Claim::kQuota;
-  if (job.priority > other.priority && held.IsBorrower(other.queue, job.queue)) {
+  if (job.priority > other.priority && held.IsBorrower(other.queue, job.queue, job.amount)) {
     return Claim::kPriority;
   }
   // What follows saves time, and is worth it only where it does.

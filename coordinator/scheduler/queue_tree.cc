@@ -102,9 +102,19 @@ bool QueueTree::WithinQuota(size_t queue, const ComputeAmount& amount) const {
          (amount.cores <= 0 || with.cores <= node.spec.quota_cores);
 }
 
-bool QueueTree::BeyondQuota(size_t queue) const {
+bool QueueTree::BeyondQuota(size_t queue, const ComputeAmount& amount) const {
   const Node& node = nodes_[queue];
-  return node.held.gpus > node.spec.quota_gpus || node.held.cores > node.spec.quota_cores;
+  const bool gpus = amount.gpus > 0 || amount.cores <= 0;
+  const bool cores = amount.cores > 0 || amount.gpus <= 0;
+  return (gpus && node.held.gpus > node.spec.quota_gpus) ||
+         (cores && node.held.cores > node.spec.quota_cores);
+}
+
+bool QueueTree::Borrows(size_t queue, size_t top, const ComputeAmount& amount) const {
+  for (;; queue = nodes_[queue].parent) {
+    if (!BeyondQuota(queue, amount)) return false;
+    if (queue == top) return true;
+  }
 }
 
 double QueueTree::Share(size_t queue, const ComputeAmount& held) const {
@@ -134,18 +144,18 @@ int QueueTree::CompareShare(size_t queue, size_t other) const {
 
 bool QueueTree::MayReclaim(size_t queue, const ComputeAmount& amount, size_t victim) const {
   const auto [a, b] = SiblingsAbove(queue, victim);
-  return a != b && WithinQuota(a, amount) && BeyondQuota(b);
+  return a != b && WithinQuota(a, amount) && Borrows(victim, b, amount);
 }
 
-bool QueueTree::IsBorrower(size_t victim, size_t queue) const {
+bool QueueTree::IsBorrower(size_t victim, size_t queue, const ComputeAmount& amount) const {
   const auto [a, b] = SiblingsAbove(victim, queue);
-  return a == b || BeyondQuota(a);
+  return a == b || Borrows(victim, a, amount);
 }
 
 bool QueueTree::IsFairerWithout(size_t queue, const ComputeAmount& amount, size_t victim,
                                 const ComputeAmount& held) const {
   const auto [a, b] = SiblingsAbove(queue, victim);
-  if (a == b) return false;
+  if (a == b || !Borrows(victim, b, amount)) return false;
   ComputeAmount left = nodes_[b].held;
   left -= held;
   return Share(a, Sum(nodes_[a].held, amount)) <= Share(b, left);

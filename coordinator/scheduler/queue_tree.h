@@ -46,15 +46,17 @@ class QueueTree {
   /// The same by fair share: whoever holds less beyond its quota, over its weight.
   int CompareShare(size_t queue, size_t other) const;
 
-  /// Whether a job of `queue` may take `amount` back from `victim`, which borrows it: the one stays
-  /// within its quota, and the other is beyond its own.
+  /// Whether a job of `queue` may take `amount` back from `victim`, which borrows it. The one
+  /// queue, or its ancestor that is a sibling of the other's, stays within its quota; the other and
+  /// those above it, up to that sibling, are beyond theirs.
   bool MayReclaim(size_t queue, const ComputeAmount& amount, size_t victim) const;
 
-  /// Whether `victim` holds more than its quota, as seen from `queue`; always in the same queue.
-  bool IsBorrower(size_t victim, size_t queue) const;
+  /// Whether `victim`, and all above it up to the sibling of an ancestor of `queue`, hold more than
+  /// their quotas of what `amount` counts, a job of `queue`; always in the same queue.
+  bool IsBorrower(size_t victim, size_t queue, const ComputeAmount& amount) const;
 
-  /// Whether `queue` would still hold less than its fair share next to `victim` when `amount`
-  /// passed from a job of the one, which holds `held`, to the other.
+  /// Whether `queue` would still hold less than its fair share next to `victim`, which borrows,
+  /// when `amount` passed from a job of the one, which holds `held`, to the other.
   bool IsFairerWithout(size_t queue, const ComputeAmount& amount, size_t victim,
                        const ComputeAmount& held) const;
 
@@ -73,7 +75,11 @@ class QueueTree {
                               int64_t ComputeAmount::*held) const;
   Siblings SiblingsAbove(size_t a, size_t b) const;
   bool WithinQuota(size_t queue, const ComputeAmount& amount) const;
-  bool BeyondQuota(size_t queue) const;
+  /// Of what `amount` counts, and of both where it is nothing: a size that is not known yet.
+  bool BeyondQuota(size_t queue, const ComputeAmount& amount) const;
+  /// The same of `queue` and of all above it, up to `top`: where a parent is beyond its quota one
+  /// of its children is, as their quotas are within that of the parent.
+  bool Borrows(size_t queue, size_t top, const ComputeAmount& amount) const;
   double Share(size_t queue, const ComputeAmount& held) const;
 
   std::vector<Node> nodes_;

@@ -13,25 +13,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-std::vector<std::string> Starts(const SchedulerDecisions& decisions) {
-  std::vector<std::string> ids;
-  for (const StartDecision& start : decisions.starts) ids.push_back(start.job_id);
-  return ids;
-}
-
-std::vector<std::string> Victims(const SchedulerDecisions& decisions) {
-  std::vector<std::string> ids;
-  for (const PreemptDecision& preemption : decisions.preemptions) ids.push_back(preemption.job_id);
-  return ids;
-}
-
-QueueSpec Queue(const std::string& name, int64_t quota = 0) {
-  QueueSpec queue;
-  queue.name = name;
-  queue.quota_gpus = quota;
-  return queue;
-}
-
 TEST(Scheduling, TheLeastWorkGoesFirst) {
   GpuSituation s(1);
   s.Wait("long", 8, 1000);

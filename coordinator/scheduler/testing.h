@@ -134,4 +134,25 @@ struct GpuSituation {
   std::vector<std::unique_ptr<Plan>> plans;
 };
 
+/// The jobs that start, in the order of the decisions; likewise those that are displaced.
+inline std::vector<std::string> Starts(const SchedulerDecisions& decisions) {
+  std::vector<std::string> ids;
+  for (const StartDecision& start : decisions.starts) ids.push_back(start.job_id);
+  return ids;
+}
+
+inline std::vector<std::string> Victims(const SchedulerDecisions& decisions) {
+  std::vector<std::string> ids;
+  for (const PreemptDecision& preemption : decisions.preemptions) ids.push_back(preemption.job_id);
+  return ids;
+}
+
+/// A queue to which `quota` GPUs belong.
+inline QueueSpec Queue(const std::string& name, int64_t quota = 0) {
+  QueueSpec queue;
+  queue.name = name;
+  queue.quota_gpus = quota;
+  return queue;
+}
+
 }  // namespace weft::coordinator

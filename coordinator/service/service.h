@@ -327,6 +327,13 @@ class Service {
   /// The ranks of its jobs are to save and go on elsewhere. On the loop.
   bool MustLeave(const std::string& worker_id) const;
 
+  // service_progress.cc: how far jobs are. On the loop.
+  /// What a worker says of the steps of the newest attempt; `of_rank_0`: it has that rank.
+  void SeeProgress(LiveJob& live, const RunningAttempt& item, bool of_rank_0);
+  /// An event of the job says that its training went back by itself; `last_step` is the newest one
+  /// that was reported before.
+  void NoteRollback(const LiveJob& live, int64_t epoch, int64_t last_step);
+
   // service_ledger.cc: where the time of jobs goes. On the loop.
   /// What the worker of rank 0 reports of the steps.
   void SeeTimes(LiveJob& live, const RunningAttempt& item);

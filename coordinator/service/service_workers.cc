@@ -215,16 +215,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
           },
           [](const Status&) {}, true);
     }
-    // Only the worker of rank 0 has the numbers of the whole job; the others lag or say nothing.
-    if (item.progress.step > 0 && (placement->ranks.empty() || placement->ranks.front() == 0 ||
-                                   item.progress.step > live.progress.step)) {
-      live.progress = item.progress;
-      live.steps.See(item.progress.step, item.progress.step_seconds, clock_.Monotonic());
-      AttemptRecord& attempt = *live.current.attempt;
-      if (!attempt.first_step) attempt.first_step = item.progress.step;
-      SetOverlay(item.job_id, [&](Overlay& overlay) { overlay.progress = item.progress; });
-      job_changes_.Notify(item.job_id);
-    }
+    SeeProgress(live, item, placement->ranks.empty() || placement->ranks.front() == 0);
   }
   return stale;
 }

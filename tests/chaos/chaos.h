@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/clock.h"
+#include "tests/chaos/waiting_jobs.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
@@ -34,8 +35,8 @@ class Chaos : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
 
-  /// The job ended well, once, as if nothing had happened.
-  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id) {
+  /// The job ended well, once, as if nothing had happened; `waiting` as in ExpectOneJob.
+  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id, int64_t waiting = 0) {
     v1::Job job = cluster.Await(id, v1::SUCCEEDED, std::chrono::seconds(90));
     EXPECT_EQ(cluster.LossCurve(id), UndisturbedCurve());
     EXPECT_EQ(job.progress().step(), kSteps);
@@ -44,11 +45,28 @@ class Chaos : public ::testing::Test {
       completed += attempt.reason() == v1::COMPLETED;
     EXPECT_EQ(completed, 1);
     EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, std::chrono::seconds(5)));
+    ExpectOneJob(cluster, waiting);
+    return job;
+  }
+
+  /// There is one job besides those of AddWaitingJobs, where `waiting` of them wait as before.
+  static void ExpectOneJob(Cluster& cluster, int64_t waiting = 0) {
+    v1::ListJobsRequest request;
+    request.set_page_size(5000);
     v1::ListJobsResponse jobs;
     grpc::ClientContext context;
-    EXPECT_TRUE(cluster.api().ListJobs(&context, {}, &jobs).ok());
-    EXPECT_EQ(jobs.jobs_size(), 1) << "submitted once";
-    return job;
+    EXPECT_TRUE(cluster.api().ListJobs(&context, request, &jobs).ok());
+    int64_t still_waiting = 0;
+    int64_t others = 0;
+    for (const v1::Job& job : jobs.jobs()) {
+      if (!job.id().starts_with(kWaitingPrefix)) {
+        ++others;
+      } else if (job.state() == v1::QUEUED) {
+        ++still_waiting;
+      }
+    }
+    EXPECT_EQ(others, 1) << "submitted once";
+    EXPECT_EQ(still_waiting, waiting) << "lost or harmed";
   }
 
   /// Something that an attempt given up still said was refused, and counted.

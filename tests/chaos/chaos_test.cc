@@ -26,7 +26,6 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 class ChaosOfWorkers : public Chaos {};
-class ChaosOfTheCoordinator : public Chaos {};
 class ChaosOfCheckpoints : public Chaos {};
 
 TEST_F(ChaosOfWorkers, ARankIsKilled) {
@@ -63,42 +62,149 @@ TEST_F(ChaosOfWorkers, AWorkerIsKilledForGood) {
   ExpectUnharmed(cluster, id);
 }
 
-/// How often each point is tried; tests/chaos/run.sh asks for more than CTest.
-int Repeats() {
-  const char* text = std::getenv("WEFT_CHAOS_REPEATS");
-  return text == nullptr ? 1 : std::atoi(text);
+/// A number of the environment: tests/chaos/run.sh asks for more than CTest.
+int64_t NumberOr(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
 }
 
-TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
-  double longest = 0;
-  int deaths = 0;
-  for (const std::string& point : CoordinatorFailpoints()) {
-    for (int repeat = 0; repeat < Repeats(); ++repeat) {
-      // Changes of the store come often enough for its points to be passed several times.
-      const int pass = point.starts_with("coordinator.store.") ? 1 + repeat % 4 : 1;
-      const std::string config = point + "=crash@" + std::to_string(pass);
-      SCOPED_TRACE(config);
-      Cluster cluster({.coordinator = {{"WEFT_FAILPOINTS", config}}});
-      v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-      v1::SubmitJobResponse response;
-      grpc::Status first = cluster.TrySubmit(spec, "the-one-request", &response);
-      ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30)))
-          << "a job that is submitted and trains does not get there: the point wants a test of its "
-             "own";
-      auto begin = steady_clock::now();
-      cluster.StartCoordinator();
-      ASSERT_TRUE(Eventually(
-          [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); }, seconds(10)));
-      const double seconds = SecondsSince(begin);
-      longest = std::max(longest, seconds);
-      ++deaths;
-      std::printf("coordinator killed at %s (submit %s): answers after %.2f s\n", config.c_str(),
-                  first.ok() ? "was answered" : "was not answered", seconds);
-      ExpectUnharmed(cluster, response.job().id());
+/// The failpoints of a job's moves to these states, in the order in which it passes them.
+std::vector<std::string> MovesTo(const std::vector<std::string>& states) {
+  std::vector<std::string> points;
+  for (const std::string& state : states) {
+    for (const char* when : {".before_commit", ".after_commit"}) {
+      points.push_back("coordinator.to_" + state + when);
     }
   }
-  RecordProperty("deaths", deaths);
-  Report("answer_seconds", "longest time until it answers again", longest);
+  return points;
+}
+
+class ChaosOfTheCoordinator : public Chaos {
+ protected:
+  static Environment DiesAt(const std::string& point, int64_t pass = 1) {
+    return {{"WEFT_FAILPOINTS", point + "=crash@" + std::to_string(pass)}};
+  }
+
+  /// A coordinator with jobs that wait, which dies at `point`.
+  Cluster::Options Options(const Environment& coordinator, const Environment& ranks = {}) const {
+    return {
+        .coordinator = coordinator, .ranks = ranks, .prepare = [this](const std::string& data_dir) {
+          const Status added = AddWaitingJobs(data_dir, waiting_);
+          EXPECT_TRUE(added.ok()) << added.message();
+        }};
+  }
+
+  /// Waits for the death of the coordinator, and starts it again until it answers `call`, or has
+  /// died at its next point before it could.
+  void AwaitDeath(Cluster& cluster, const Environment& next, const std::function<bool()>& call) {
+    ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30)))
+        << "the job does not get there: the point wants a test of its own" << cluster.LogTails();
+    const auto begin = steady_clock::now();
+    cluster.StartCoordinator(next);
+    bool answered = false;
+    ASSERT_TRUE(Eventually(
+        [&] {
+          answered = call();
+          return answered || !cluster.coordinator().Alive();
+        },
+        seconds(10)))
+        << cluster.LogTails();
+    ++deaths_;
+    if (!answered) return;
+    const double took = SecondsSince(begin);
+    longest_ = std::max(longest_, took);
+    std::printf("answers %.2f s after its start\n", took);
+  }
+
+  void ReportDeaths() {
+    RecordProperty("deaths", deaths_);
+    Report("answer_seconds", "longest time until it answers again", longest_);
+  }
+
+  const int64_t repeats_ = NumberOr("WEFT_CHAOS_REPEATS", 1);  ///< Of each point.
+  const int64_t waiting_ = NumberOr("WEFT_CHAOS_WAITING", 200);
+
+ private:
+  double longest_ = 0;
+  int deaths_ = 0;
+};
+
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
+  for (const std::string& point : CoordinatorFailpoints()) {
+    if (point.starts_with("coordinator.to_")) continue;  // see the tests of moves
+    for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+      // Changes of the store come often enough for its points to be passed several times.
+      const int64_t pass = point.starts_with("coordinator.store.") ? 1 + repeat % 4 : 1;
+      SCOPED_TRACE(point + ", pass " + std::to_string(pass));
+      Cluster cluster(Options(DiesAt(point, pass)));
+      const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+      v1::SubmitJobResponse response;
+      const auto submit = [&] {
+        return cluster.TrySubmit(spec, "the-one-request", &response).ok();
+      };
+      const bool first = submit();
+      AwaitDeath(cluster, {}, submit);
+      if (HasFatalFailure()) return;
+      std::printf("it was killed at %s; submit %s\n", point.c_str(),
+                  first ? "was answered" : "was not answered");
+      ExpectUnharmed(cluster, response.job().id(), waiting_);
+    }
+  }
+  ReportDeaths();
+}
+
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatTrains) {
+  const std::vector<std::string> points = MovesTo({"starting", "running", "succeeded"});
+  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+    Cluster cluster(Options(DiesAt(points[0]), kSlowSteps));
+    const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+    v1::SubmitJobResponse response;
+    const auto submit = [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); };
+    (void)submit();
+    for (size_t i = 0; i < points.size(); ++i) {
+      SCOPED_TRACE(points[i]);
+      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
+      if (HasFatalFailure()) return;
+    }
+    ExpectUnharmed(cluster, response.job().id(), waiting_);
+  }
+  ReportDeaths();
+}
+
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatIsCancelled) {
+  const std::vector<std::string> points = MovesTo({"cancelling", "cancelled"});
+  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+    Cluster cluster(Options(DiesAt(points[0]), kSlowSteps));
+    const std::string id = cluster.Submit(cluster.TinyJob("coordinator-killed", 10000));
+    cluster.AwaitStep(id, 3);
+    const auto cancel = [&] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+      v1::CancelJobRequest request;
+      request.set_id(id);
+      v1::Job job;
+      return cluster.api().CancelJob(&context, request, &job).ok();
+    };
+    (void)cancel();
+    for (size_t i = 0; i < points.size(); ++i) {
+      SCOPED_TRACE(points[i]);
+      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), cancel);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(cluster.Await(id, v1::CANCELLED).attempts_size(), 1);
+    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, seconds(5)));
+    ExpectOneJob(cluster, waiting_);
+  }
+  ReportDeaths();
+}
+
+TEST_F(ChaosOfTheCoordinator, EveryFailpointOfAMoveHasATest) {
+  std::vector<std::string> tested =
+      MovesTo({"starting", "running", "succeeded", "cancelling", "cancelled",
+               // In tests/e2e/scheduling_test.cc.
+               "pausing", "paused", "queued", "recovering", "failed"});
+  std::sort(tested.begin(), tested.end());
+  EXPECT_EQ(FailpointsOf("coordinator.to_"), tested);
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledWhileTheJobTrains) {
@@ -302,6 +408,14 @@ TEST_F(ChaosOfCheckpoints, AByteOfTheNewestCheckpointFlips) {
   file.close();
   for (pid_t pid : ranks) kill(pid, SIGKILL);
   ReportRecovery(cluster, id, 1, "kill -9 with a flipped byte in the newest checkpoint");
+  const auto counted = [&] {
+    double damaged = 0;
+    for (int worker : {0, 1}) {
+      damaged += MetricSum(cluster.WorkerMetrics(worker), "weft_train_damaged_checkpoints_total");
+    }
+    return damaged > 0;
+  };
+  EXPECT_TRUE(Eventually(counted, seconds(20))) << "what alerts are made of";
   ExpectUnharmed(cluster, id);
 }
 

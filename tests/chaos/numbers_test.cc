@@ -1,6 +1,7 @@
 // Numbers that are wrong on one rank: all ranks do the same about it, and its machine is named.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tests/chaos/chaos.h"
@@ -42,6 +43,16 @@ class ChaosOfNumbers : public ::testing::Test {
     }
     return count;
   }
+  /// Events of the job that say so.
+  int64_t RollbackEvents(const std::string& id) {
+    grpc::ClientContext context;
+    v1::ListEventsRequest request;
+    request.set_job_id(id);
+    v1::ListEventsResponse response;
+    EXPECT_TRUE(cluster_.api().ListEvents(&context, request, &response).ok());
+    return std::count_if(response.events().begin(), response.events().end(),
+                         [](const v1::JobEvent& event) { return event.kind() == "rollback"; });
+  }
   double SuspicionOf(const std::string& worker) {
     grpc::ClientContext context;
     v1::ListWorkersResponse response;
@@ -68,6 +79,7 @@ TEST_F(ChaosOfNumbers, ALossThatIsNotFiniteOnOneRankSendsAllBackWithinTheirBudge
   EXPECT_EQ(job.progress().skipped_steps(), 1);
   EXPECT_EQ(job.progress().rollbacks(), 1);
   EXPECT_EQ(RollbacksLogged(one), 1);
+  EXPECT_EQ(RollbackEvents(one), 1);
   Spoil(0, "trainer.loss=error@13");
   const std::string both = cluster_.Submit(GuardedJob("both-ranks", 2));
   cluster_.Await(both, v1::SUCCEEDED);

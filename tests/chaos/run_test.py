@@ -20,6 +20,7 @@ def load(name, path):
 
 
 CHAOS = load("chaos_run", ROOT / "tests/chaos/run.py")
+SERVICE = load("service_run", ROOT / "tests/bench/service")
 
 
 def tests_of(folder):
@@ -35,6 +36,18 @@ class Rows(unittest.TestCase):
         service = (ROOT / "tests/bench/service").read_text()
         service = set(map(int, re.findall(r"self\.(?:figures\.\w+|latencies)\((\d+),", service)))
         self.assertEqual(chaos | service, NUMBERS)
+        # Those whose rows a part of the load replaces are those that it measures.
+        self.assertEqual({number for part in SERVICE.PARTS.values() for number in part}, service)
+        self.assertEqual(SERVICE.numbers_of(["workers", "queue"]), [5, 6, 7])
+        self.assertEqual(SERVICE.numbers_of(SERVICE.PARTS), [])
+
+    def test_of_the_load_stay_where_their_part_does_not_run(self):
+        passes = {"number": 5, "what": f"{SERVICE.PASS_OVER} 3 queued jobs"}
+        calls = {"number": 5, "what": "get with 3 jobs queued"}
+        for parts, kept in ((["queue"], [passes]), (["passes"], [calls]), (["restart"], [passes, calls]),
+                            (["queue", "passes"], [])):
+            with self.subTest(parts):
+                self.assertEqual([row for row in (passes, calls) if SERVICE.stays(row, parts)], kept)
 
     def test_name_tests_that_their_program_has(self):
         known = [found for folder in ("coordinator", "tests", "worker")

@@ -54,6 +54,15 @@ class SomeNumbers(unittest.TestCase):
         _, said = self.measure([2], [2, 3])
         self.assertEqual([row["what"] for row in said["rows"]], ["before", "now", "now"])
 
+    def test_stay_where_their_part_does_not_run(self):
+        with contextlib.redirect_stdout(io.StringIO()):
+            figures = Figures(self.path, [2, 3], lambda row: row["number"] == 2)
+            for number in (2, 3):
+                figures.below(number, "now", 1, 5, "s")
+        said = json.loads(self.path.read_text())
+        self.assertEqual([(row["number"], row["what"]) for row in said["rows"]],
+                         [(1, "before"), (2, "before"), (2, "now"), (3, "now")])
+
     def test_have_one_date_once_all_are_new(self):
         _, said = self.measure([1, 2, 3], [1, 2, 3])
         self.assertNotIn(" to ", said["date"])

@@ -70,6 +70,10 @@ Cluster::Cluster(Options options) : options_(std::move(options)) {
   EXPECT_TRUE(Env::Posix().CreateDirs(dir_ + "/runs").ok());
   std::ofstream(dir_ + "/train.txt") << MakeText(1, 12000);
   std::ofstream(dir_ + "/validation.txt") << MakeText(2, 1500);
+  if (options_.prepare) {
+    EXPECT_TRUE(Env::Posix().CreateDirs(dir_ + "/coordinator").ok());
+    options_.prepare(dir_ + "/coordinator");
+  }
   StartCoordinator(options_.coordinator);
   workers_.resize(static_cast<size_t>(options_.workers));
   for (int i = 0; i < options_.workers; ++i) {

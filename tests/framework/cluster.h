@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ class Cluster {
     double heartbeat_seconds = 0.1;
     Environment coordinator = {};  ///< For its first start.
     Environment ranks = {};        ///< For every worker, and so for its ranks.
+    /// Gets the coordinator's data folder, which is empty, before its first start.
+    std::function<void(const std::string& data_dir)> prepare = nullptr;
   };
 
   explicit Cluster(Options options);

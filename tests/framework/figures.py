@@ -13,10 +13,11 @@ from machine import cpu_name  # noqa: E402
 class Figures:
     """Rows of number, what, measured, target, unit and holds. Printed as they come."""
 
-    def __init__(self, path, measured=()):
-        """`measured`: the numbers of this run; a row that the file has stays until its number comes.
-        Without numbers all rows are new."""
+    def __init__(self, path, measured=(), stays=lambda row: False):
+        """`measured`: the numbers of this run; a row that the file has stays until its number comes,
+        or longer where `stays` says so. Without numbers all rows are new."""
         self.path = path
+        self.stays = stays
         self.machine = f"{cpu_name()}, {os.cpu_count()} cores"
         self.rows = []
         self.kept = []
@@ -35,7 +36,7 @@ class Figures:
         """`target` in words, as "< 5"; `holds` whether `measured` reaches it."""
         row = {"number": number, "what": what, "measured": measured, "target": target,
                "unit": unit, "holds": bool(holds)}
-        self.kept = [kept for kept in self.kept if kept["number"] != number]
+        self.kept = [kept for kept in self.kept if kept["number"] != number or self.stays(kept)]
         self.rows.append(row)
         print(f"{number:>3} {what}: {measured} {unit} (target {target})"
               f"{'' if holds else '  MISSED'}", flush=True)

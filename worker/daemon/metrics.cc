@@ -95,6 +95,10 @@ struct Metrics::Families {
                                       "Model FLOPs of the steps done, without recomputation.");
   Family<Counter>& rollbacks = NewCounter(
       "weft_train_rollbacks_total", "Times the training went back to a checkpoint by itself.");
+  Family<Counter>& damaged_checkpoints =
+      NewCounter("weft_train_damaged_checkpoints_total",
+                 "Checkpoints that did not verify when the training was loaded: it went on from an "
+                 "older one.");
   Family<Counter>& rework =
       NewCounter("weft_train_rework_steps_total", "Steps repeated after a failure.");
   Family<Gauge>& loss = NewGauge("weft_train_loss", "Training loss, nats per token.");
@@ -293,6 +297,7 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   run.Get(families_->non_finite, kInGradient);
   run.Get(families_->rework, {});
   run.Get(families_->rollbacks, {});
+  run.Get(families_->damaged_checkpoints, {});
 }
 
 void Metrics::SetProgress(const std::string& name, const v1::Progress& progress) {
@@ -401,6 +406,8 @@ void Metrics::ObserveNumerics(const std::string& name, const trainer::ProgressMe
     run->Get(f.skipped, step.spike ? kSpike : step.overflow ? kOverflow : kNonFinite).Increment();
   }
   if (step.rolled_back) run->Get(f.rollbacks, {}).Increment();
+  run->Get(f.damaged_checkpoints, {})
+      .Increment(static_cast<double>(std::max<int64_t>(0, step.damaged_checkpoints)));
   if (!step.loss) run->Get(f.non_finite, kInLoss).Increment();
   if (step.non_finite_gradients > 0) run->Get(f.non_finite, kInGradient).Increment();
 }

@@ -41,6 +41,19 @@ TEST(Metrics, TellWhyUpdatesWereDroppedAndTheLossScale) {
   }
 }
 
+TEST(Metrics, CountCheckpointsThatDoNotVerify) {
+  Metrics metrics(Clock::System());
+  metrics.BeginRun("r", 1, {}, true);
+  const std::string series = "weft_train_damaged_checkpoints_total{run=\"r\"} ";
+  EXPECT_THAT(metrics.Text(), HasSubstr(series + "0"));
+  trainer::ProgressMessage step;
+  step.damaged_checkpoints = 2;
+  metrics.ObserveNumerics("r", step);
+  step.damaged_checkpoints = 0;
+  metrics.ObserveNumerics("r", step);
+  EXPECT_THAT(metrics.Text(), HasSubstr(series + "2"));
+}
+
 TEST(Metrics, TellTheTimeBetweenTheNewestCheckpoints) {
   Metrics metrics(Clock::System());
   metrics.BeginRun("r", 1, {}, true);

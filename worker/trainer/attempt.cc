@@ -109,7 +109,7 @@ Status Attempt::Prepare() {
   WEFT_ASSIGN_OR_RETURN(StartPoint start,
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   WEFT_RETURN_IF_ERROR(CheckAddedNetwork(start));
-  for (const std::string& warning : start.warnings) Event("warning", warning);
+  ReportDamaged(start);
   if (const std::string warning = RouterWarning(spec_.job.model);
       first_rank() && !warning.empty()) {
     Event("warning", warning);

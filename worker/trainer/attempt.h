@@ -151,6 +151,8 @@ class Attempt {
   RunSummary Summarize() const;
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
+  /// Damaged checkpoints that were passed over.
+  void ReportDamaged(const StartPoint& start);
   /// As ActivityMessage.
   void ReportActivity(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
 
@@ -196,8 +198,9 @@ class Attempt {
   int64_t saved_step_ = -1;        ///< Newest step given to the checkpoint writer.
   bool snapshot_failed_ = false;   ///< The newest one, which was reported.
   int64_t skipped_in_a_row_ = 0;
-  int64_t reported_step_ = 0;    ///< The newest that was reported.
-  bool rolled_back_ = false;     ///< Since the last progress message.
+  int64_t reported_step_ = 0;        ///< The newest that was reported.
+  bool rolled_back_ = false;         ///< Since the last progress message.
+  int64_t damaged_checkpoints_ = 0;  ///< Likewise: passed over, since they did not verify.
   double checkpoint_stall_ = 0;  ///< Since the last progress message, as is evaluation_seconds_.
   double evaluation_seconds_ = 0;
   double vote_seconds_ = 0;  ///< Likewise, waiting for the votes of all.

@@ -85,6 +85,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.norms = report.norms;
   progress.spike = report.spike;
   progress.rolled_back = std::exchange(rolled_back_, false);
+  progress.damaged_checkpoints = std::exchange(damaged_checkpoints_, 0);
   progress.skipped_steps = counters.skipped_steps;
   progress.loss_spikes = counters.loss_spikes;
   progress.rollbacks = counters.rollbacks;
@@ -234,6 +235,11 @@ void Attempt::Event(const std::string& level, const std::string& text) {
                                    : LogLevel::kError)
       << text;
   reporter_.Report(EventMessage{level, text});
+}
+
+void Attempt::ReportDamaged(const StartPoint& start) {
+  for (const std::string& warning : start.warnings) Event("warning", warning);
+  damaged_checkpoints_ += std::ssize(start.warnings);
 }
 
 }  // namespace weft::trainer

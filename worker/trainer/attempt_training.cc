@@ -185,7 +185,7 @@ Status Attempt::RollBack() {
   if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
   if (!first_rank()) return OpenOutputs(start);
   WEFT_RETURN_IF_ERROR(SaveRollback(env_, spec_.run_dir, start.counters));
-  for (const std::string& warning : start.warnings) Event("warning", warning);
+  ReportDamaged(start);
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   Event("warning", "went back from step " + std::to_string(bad.step) + " to step " +
                        std::to_string(start.counters.step) +

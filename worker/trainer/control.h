@@ -108,6 +108,7 @@ struct ProgressMessage {
   bool overflow = false;
   bool spike = false;
   bool rolled_back = false;
+  int64_t damaged_checkpoints = 0;
   int64_t skipped_steps = 0;
   int64_t loss_spikes = 0;
   int64_t rollbacks = 0;
@@ -146,6 +147,9 @@ struct ProgressMessage {
           self.skipped);
     visit(Field("spike", "And it was because the loss jumped."), self.spike);
     visit(Field("rolled_back", "The training went back before this step."), self.rolled_back);
+    visit(Field("damaged_checkpoints",
+                "Newer ones that did not verify when it was loaded before this step."),
+          self.damaged_checkpoints);
     visit(Field("skipped_steps", "Updates dropped so far."), self.skipped_steps);
     visit(Field("loss_spikes", "Of them because the loss jumped."), self.loss_spikes);
     visit(Field("rollbacks", "Times the training went back so far."), self.rollbacks);
