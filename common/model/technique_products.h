@@ -15,11 +15,19 @@ struct TechniqueProducts {
   double state_bytes = 0;    ///< Of each weight, in every step.
   double operand_bytes = 0;  ///< Of each weight: what its products read instead of dense copies.
   double dense_share = 1;    ///< Of the steps, those whose products are dense after all.
-  /// FLOPs of a product in f32 that take as long as listing what counts of a weight: in each pass
-  /// for which ranks gather weights. Else it is listed when that changes.
+  /// FLOPs of a product in f32 that take as long, for each weight, as listing and packing what
+  /// counts of it: in each pass for which ranks gather weights.
   double gathered_flops = 0;
-  double gathered_bytes = 0;    ///< Of each weight, read and written for the same.
-  bool copies_weights = false;  ///< Packing makes an f32 copy of each.
+  double gathered_bytes = 0;  ///< Of each weight, read and written for the same.
+  /// The same once a step, in the mean, where ranks have whole weights, besides what packing them
+  /// for dense products takes. They are listed when what counts of them changes.
+  double packed_flops = 0;
+  double packed_bytes = 0;
+  /// The same of searching what counts, in the mean over all steps, also over the dense ones.
+  double searched_flops = 0;
+  double searched_bytes = 0;
+  bool dense_weight_gradients = false;  ///< The products for gradients of weights are dense.
+  bool copies_weights = false;          ///< Packing makes an f32 copy of each.
   /// Where the optimizer is offloaded all weights come up after the update, before the next pass.
   bool uploads_at_once = false;
   /// Then its products are made on the device of weights that come up as they are held: a CUDA

@@ -100,6 +100,7 @@ struct PruningSpec {
   int64_t rounds = 0;
   int64_t rewind_step = 0;
   std::string products = "auto";
+  std::string restart = "rewind";
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -151,6 +152,12 @@ struct PruningSpec {
                 "is kept.")
               .OneOf({"auto", "dense", "sparse"}),
           self.products);
+    visit(Field("restart",
+                "What the last round begins with under its mask (lottery_ticket). rewind: the "
+                "weights that all rounds go back to; reinitialize: new random ones, the control "
+                "that a ticket is compared with.")
+              .OneOf({"rewind", "reinitialize"}),
+          self.restart);
   }
 };
 

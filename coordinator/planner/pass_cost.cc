@@ -32,7 +32,9 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
                                                                           gemm.m, gemm.n, gemm.k);
       seconds += cost.format_share * (in_format - seconds);
     }
-    if (techniques.attention ? in_blocks : IsMlp(gemm.role)) {
+    const bool stays_dense =
+        techniques.dense_weight_gradients && gemm.pass == GemmPass::kWeightGradient;
+    if (!stays_dense && (techniques.attention ? in_blocks : IsMlp(gemm.role))) {
       const double rate = techniques.rate_name.empty()
                               ? 0
                               : rates.TechniqueFlopsPerSecond(techniques.rate_name, gemm.pass,
@@ -151,20 +153,31 @@ void SetMemoryBytes(const ModelShape& shape, int64_t tokens, int64_t sequence_le
   cost.weight_gradient_bytes = WeightGradientBytes(shape);
 }
 
-/// PassCost::gathered_list_seconds: TechniqueProducts::gathered_flops and gathered_bytes of all
-/// weights of MLPs.
-double SecondsOfLists(const ModelShape& shape, const TechniqueProducts& techniques,
-                      const StepRates& rates, int64_t threads) {
-  if (techniques.gathered_flops == 0 && techniques.gathered_bytes == 0) return 0;
+/// Adds what techniques do with the weights of MLPs besides multiplying by them: search, list and
+/// pack what counts of them.
+void AddWorkOnWeights(const ModelShape& shape, const TechniqueProducts& techniques,
+                      const StepRates& rates, int64_t threads, PassCost& cost) {
   constexpr int64_t kLarge = 1024;
   const ModelSpec& model = shape.spec;
   const double weights =
       D(model.layers * model.width * (MlpInputs(model) + 1) * MlpWidth(model)) / D(shape.tensor);
-  const double of_weight =
-      techniques.gathered_flops /
-          rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads) +
-      techniques.gathered_bytes / rates.MemoryBytesPerSecond({.threads = threads});
-  return (1 - techniques.dense_share) * weights * of_weight;
+  const auto seconds = [&](double flops, double bytes) {
+    if (flops == 0 && bytes == 0) return 0.0;
+    return weights *
+           (flops / rates.GemmFlopsPerSecond(DType::kF32, kLarge, kLarge, kLarge, threads) +
+            bytes / rates.MemoryBytesPerSecond({.threads = threads}));
+  };
+  const double sparse = 1 - techniques.dense_share;
+  cost.gathered_list_seconds =
+      sparse * seconds(techniques.gathered_flops, techniques.gathered_bytes);
+  // Products that nobody has measured count as dense ones, with nothing besides.
+  if (!techniques.rate_name.empty() &&
+      rates.TechniqueFlopsPerSecond(techniques.rate_name, GemmPass::kForward, kLarge, kLarge,
+                                    kLarge, threads) <= 0) {
+    return;
+  }
+  cost.packing_seconds = sparse * seconds(techniques.packed_flops, techniques.packed_bytes);
+  cost.step_product_seconds += seconds(techniques.searched_flops, techniques.searched_bytes);
 }
 
 double ProductSeconds(const StepWork& work, const StepRates& rates, int64_t threads) {
@@ -256,7 +269,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.memory_bytes += whole.memory_bytes / 3;
   }
   AddStepWork(shape, train, rates, threads, cost);
-  cost.gathered_list_seconds = SecondsOfLists(shape, techniques, rates, threads);
+  AddWorkOnWeights(shape, techniques, rates, threads, cost);
   return cost;
 }
 
@@ -269,6 +282,7 @@ PassCost SlowedBy(PassCost pass, double times) {
   pass.step_product_seconds *= times;
   pass.merge_product_seconds *= times;
   pass.gathered_list_seconds *= times;
+  pass.packing_seconds *= times;
   return pass;
 }
 

@@ -25,15 +25,16 @@ struct PassCost {
   double attention_product_seconds = 0;       ///< One of its products over queries and keys.
   double memory_bytes = 0;
   double block_forward_memory_bytes = 0;
-  double weight_gradient_bytes = 0;   ///< Written once a pass, and read from the second pass on.
-  double step_product_seconds = 0;    ///< Once a step: the products of StepWork,
-  double step_f32_numbers = 0;        ///< and the numbers that it reads and writes as f32
+  double weight_gradient_bytes = 0;  ///< Written once a pass, and read from the second pass on.
+  double step_product_seconds = 0;   ///< Once a step: the products of StepWork, searches for masks,
+  double step_f32_numbers = 0;       ///< and the numbers that it reads and writes as f32
   double step_parameter_numbers = 0;  ///< and as parameters.
   RankedNumbers ranked;               ///< Of StepWork.
   double merge_product_seconds = 0;   ///< The same of merging weights once (MergeWorkOf).
   double merge_f32_numbers = 0;
   double merge_parameter_numbers = 0;
   double gathered_list_seconds = 0;  ///< To list what counts of gathered weights, once.
+  double packing_seconds = 0;        ///< Once a step, of weights that are not gathered, likewise.
   double format_share = 0;    ///< Share of the blocks whose products are in the recipe's format.
   double computed_share = 1;  ///< Expected share of the blocks' work that training computes.
   double scoring_passes = 0;  ///< Forward passes besides, which the sums above have.

@@ -69,6 +69,7 @@ void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.step_parameter_numbers += times * part.step_parameter_numbers;
   sum.ranked.Add(part.ranked, times);
   sum.gathered_list_seconds += times * part.gathered_list_seconds;
+  sum.packing_seconds += times * part.packing_seconds;
 }
 
 /// Weights that come in the passes of a stage of this many blocks. The backward pass waits for its

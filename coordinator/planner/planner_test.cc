@@ -213,43 +213,6 @@ TEST(PlanJob, CountsTheNetworkWhoseLogitsAreAdded) {
             0.7 * (both.time.gemm_seconds - alone.time.gemm_seconds));
 }
 
-// Products that a worker has measured `times` times as fast as dense ones.
-ClusterProfile WithSparseProducts(double times) {
-  ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
-  for (const int64_t threads : {1, 2}) {
-    for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
-      cluster.workers[0].gemm.push_back({"sparse24_" + std::string(pass) + "_fp32", 1024, 768, 768,
-                                         threads, times * 250e9 * static_cast<double>(threads)});
-    }
-  }
-  return cluster;
-}
-
-TEST(PlanJob, SaysWhatSparseProductsBring) {
-  JobSpec dense = Gpt2Job();
-  dense.train.precision = "fp32";
-  JobSpec job = dense;
-  job.train.sparsity.method = "masked_decay";
-  job.train.sparsity.dense_share = 0.25;
-  const auto step = [](const Result<PlanReport>& report) {
-    EXPECT_TRUE(report.ok()) << report.status().message();
-    return report->candidates[0].plan.prediction.step_seconds;
-  };
-  const ClusterProfile fast = WithSparseProducts(2);
-  const Result<PlanReport> report = PlanJob(job, fast);
-  EXPECT_LT(step(report), step(PlanJob(dense, fast)));
-  EXPECT_THAT(report->candidates[0].reason, HasSubstr("; 2:4 sparsity makes steps "));
-  EXPECT_THAT(report->candidates[0].reason, HasSubstr(" times as fast as dense products do"));
-  // Where nobody has measured them nothing is said.
-  EXPECT_THAT(PlanJob(job, Cluster(1, 2, 64 * kGiB))->candidates[0].reason,
-              ::testing::Not(HasSubstr("2:4")));
-  const ClusterProfile slow = WithSparseProducts(0.5);
-  EXPECT_THAT(PlanJob(job, slow).status().message(),
-              HasSubstr("hint: train.sparsity.method none, or train.sparsity.require true"));
-  job.train.sparsity.require = true;
-  EXPECT_GT(step(PlanJob(job, slow)), step(PlanJob(dense, slow)));
-}
-
 TEST(PlanJob, MoreMemoryIsNeverSlower) {
   for (int workers : {1, 2}) {
     double previous = 1e30;

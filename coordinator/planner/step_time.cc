@@ -119,12 +119,13 @@ double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const Opera
                            MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +
                        4 * pass.step_f32_numbers + stored * pass.step_parameter_numbers;
-  // Weights of ranks that gather them are merged in the passes.
+  // Weights of ranks that gather them are merged and packed in the passes.
   const double merges = inputs.SharesParameters() ? 0 : 1;
   const double rate = rates.UpdateBytesPerSecond(inputs.place(), inputs.offloads_optimizer);
   return UpdateSecondsWithFiles(inputs, pass,
                                 (bytes + merges * MergeBytes(inputs, pass)) / rate +
-                                    pass.step_product_seconds + merges * pass.merge_product_seconds,
+                                    pass.step_product_seconds +
+                                    merges * (pass.merge_product_seconds + pass.packing_seconds),
                                 rates);
 }
 

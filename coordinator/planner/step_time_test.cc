@@ -357,6 +357,34 @@ TEST(PredictStep, PacksWeightsOnADeviceWheneverTheyHaveBeenGathered) {
   EXPECT_NEAR(seconds(3, 5) - seconds(3, 0), 0.75 * 2 * 3 * once, 1e-9);
 }
 
+TEST(PredictStep, SearchesMasksAndPacksUnderThemOnceAStep) {
+  const WorkerProfile worker = Worker("w", 2, kGiB);
+  const auto rates = MakeStepRates(worker, DType::kBF16, false);
+  StepInputs inputs;
+  inputs.shape = Shape();
+  inputs.tokens = 256;
+  inputs.accumulation_steps = 3;
+  inputs.ranks = inputs.shard_ranks = 4;
+  const auto seconds = [&](int64_t zero_stage, double searched, double packed) {
+    TechniqueProducts products;
+    products.dense_share = 0.25;
+    products.searched_flops = searched;
+    products.packed_flops = packed;
+    inputs.zero_stage = zero_stage;
+    const PassCost pass =
+        CostOfPass(inputs.shape, 1, inputs.tokens, *inputs.precision, 0, 0, *rates, 1, 1, products);
+    return PredictStep(inputs, pass, *rates).optimizer_seconds;
+  };
+  const ModelSpec& model = inputs.shape.spec;
+  const double weights = 2.0 * static_cast<double>(model.layers * model.width * MlpWidth(model));
+  const double once = weights * 100 / rates->GemmFlopsPerSecond(DType::kF32, 1024, 1024, 1024, 1);
+  // Masks are searched in dense steps, too. Ranks that gather weights pack them in passes.
+  EXPECT_NEAR(seconds(2, 100, 0) - seconds(2, 0, 0), once, 1e-9);
+  EXPECT_NEAR(seconds(2, 0, 100) - seconds(2, 0, 0), 0.75 * once, 1e-9);
+  EXPECT_NEAR(seconds(3, 100, 0) - seconds(3, 0, 0), once, 1e-9);
+  EXPECT_EQ(seconds(3, 0, 100), seconds(3, 0, 0));
+}
+
 TEST(PredictStep, WaitsForWeightsThatComeUpAllAtOnce) {
   const WorkerProfile worker = Worker("w", 2, kGiB);
   const auto rates = MakeStepRates(worker, DType::kBF16, false);

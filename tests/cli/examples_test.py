@@ -15,9 +15,34 @@ from weft_cluster import Cluster
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ["WEFT_BIN"]) / "weft"
 STEPS = 12
+# Jobs that are killed: the step of the checkpoint that they go on from, which is in the middle of what
+# the technique does, and fields by which it does all that within STEPS.
+KILLED = {
+    "sparse24": (3, {"mask_interval": 2}),
+    "sparse24_activations": (3, {"switch_share": 0.4}),
+    "sparse24_decay_search": (11, {"mask_interval": 2, "decay_search_steps": 4,
+                                   "steps": STEPS + 4 * 4}),
+    "sparse24_fine_tuning": (3, {"mask_interval": 2}),
+    "sparse24_lazy_adapters": (6, {"adapter_share": 0.7}),
+    "pruning": (5, {"interval": 2}),
+    "pruning_at_start": (3, {}),
+    "lottery_ticket": (7, {}),
+    "early_bird": (5, {"interval": 3}),
+    "low_rank_core": (5, {}),
+    "structured_matrices": (3, {}),
+    "pixelfly": (3, {}),
+    "stochastic_depth": (5, {}),
+    "layer_drop": (5, {}),
+    "progressive_layer_dropping": (5, {"gamma": 4}),
+    "sequence_warmup": (3, {"sequence_warmup_steps": 8}),
+    "nested_model": (3, {}),
+    "value_learning": (3, {}),
+    "over_parameterized": (3, {}),
+    "reparameterized_branches": (3, {}),
+}
 
 
-class Examples(unittest.TestCase):
+class ExampleJobs(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft_examples_"))
         self.addCleanup(shutil.rmtree, self.folder)
@@ -31,18 +56,20 @@ class Examples(unittest.TestCase):
         self.assertEqual(result.returncode, 0, f"{arguments}: {result.stdout}{result.stderr}")
         return result.stdout
 
-    def kill_before_step(self, step, *arguments):
-        """Of those that the process makes, from 1."""
+    def kill_at(self, failpoint, *arguments):
+        """SIGKILL where `failpoint`, as in trainer.before_step=crash@3, says."""
         killed = subprocess.run(
             [WEFT, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
             timeout=120, env={**os.environ, "WEFT_HOME": str(self.folder / "home"),
-                              "WEFT_FAILPOINTS": f"trainer.before_step=crash@{step}"})
+                              "HOME": str(self.folder), "WEFT_FAILPOINTS": failpoint})
         self.assertLess(killed.returncode, 0, f"{arguments}: {killed.stdout}{killed.stderr}")
 
     @staticmethod
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
 
+
+class Examples(ExampleJobs):
     @staticmethod
     def numbers_in(folder):
         """Of all weights in the safetensors of a folder."""
@@ -130,7 +157,8 @@ class Examples(unittest.TestCase):
         job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
         run = self.folder / job.stem
         steps = [int(each) for each in re.findall(r"(?<!search: { )\bsteps: (\d+)", text)]
-        self.kill_before_step(steps[0] + steps[1] // 2, "train", job, "--run-dir", run)
+        before_step = steps[0] + steps[1] // 2  # of those that the process makes, from 1
+        self.kill_at(f"trainer.before_step=crash@{before_step}", "train", job, "--run-dir", run)
         self.assertTrue((run / "phase-1/summary.json").exists())
         self.assertFalse((run / "summary.json").exists())
         self.weft("train", job, "--run-dir", run)
@@ -198,6 +226,41 @@ class Examples(unittest.TestCase):
                     self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)
                 else:
                     self.weft("export", run, "--output", self.folder / "hf")
+
+
+class KilledExamples(ExampleJobs):
+    def test_a_killed_job_goes_on_to_the_curve_of_one_that_was_left_alone(self):
+        for name, (step, fields) in KILLED.items():
+            with self.subTest(name):
+                self.check(name, step, {"steps": STEPS, "warmup_steps": 2, **fields})
+
+    def base(self, folder):
+        """A trained network, for examples that begin with one."""
+        job, run = self.folder / "examples/gpt2.yaml", self.folder / "gpt2"
+        job.write_text(re.sub(r"\bsteps: \d+", "steps: 2", job.read_text()).replace(
+            "warmup_steps: 20", "warmup_steps: 0"))
+        self.weft("train", job, "--run-dir", run)
+        self.weft("export", run, "--output", folder)
+
+    def check(self, name, step, fields):
+        job = self.folder / "examples" / f"{name}.yaml"
+        text = job.read_text()
+        if "import_path: base" in text and not (job.parent / "base").exists():
+            self.base(job.parent / "base")
+        for field, value in fields.items():
+            text, changed = re.subn(rf"\b{field}: [\d.]+", f"{field}: {value}", text)
+            self.assertEqual(changed, 1, field)
+        # The first one is the only one that a killed run has: it dies once that is verified.
+        job.write_text(text + f"checkpoint: {{ every_steps: {step} }}\n")
+        alone, killed = self.folder / name, self.folder / f"{name}_killed"
+        self.weft("train", job, "--run-dir", alone)
+        self.assertEqual(len(self.losses(alone)), fields["steps"])
+        self.kill_at("checkpoint.after_verify=crash@1", "train", job, "--run-dir", killed)
+        self.assertFalse((killed / "summary.json").exists())
+        self.weft("train", job, "--run-dir", killed)
+        self.assertEqual(json.loads((killed / "summary.json").read_text())["resumed_from_step"], step)
+        # Losses and rates of all steps, as they are written: to the last bit.
+        self.assertEqual((killed / "loss.jsonl").read_text(), (alone / "loss.jsonl").read_text())
 
 
 class ExamplesOnRanks(unittest.TestCase):

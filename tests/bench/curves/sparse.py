@@ -33,7 +33,7 @@ class Sparsity:
 
         def sparse(method, tail=0.0, **fields):
             if method in self.decays:
-                fields["decay"] = self.decays[method]
+                fields = {"decay": self.decays[method]} | fields
             return changed(base, train={"sparsity": {
                 "method": method, "mask_interval": 10, "dense_share": tail, "require": True,
                 **fields}})
@@ -47,6 +47,7 @@ class Sparsity:
             self.at_dense_rate("half width"): changed(half, optimizer=dense_rate),
             "SR-STE": sparse("sr_ste"),
             "S-STE": sparse("s_ste"),
+            "masked decay of 0": sparse("masked_decay", decay=0.0),
             "masked decay": sparse("masked_decay"),
             "masked decay, dense tail": sparse("masked_decay", tail=TAIL),
             "SLoPe without adapters": sparse("slope"),
@@ -124,7 +125,10 @@ class Sparsity:
                           mean[best] < without_masks("half width")),
                     Claim("Masks of masked decay change most before the half of the steps, and at the "
                           "end less than those that dense training would have.",
-                          rises_and_falls("masked decay"))],
+                          rises_and_falls("masked decay")),
+                    Claim("With a decay of 0 they change more at the end than those that dense "
+                          "training would have.",
+                          flips["masked decay of 0"][-1][1] > flips["dense"][-1][1])],
             table=rows,
             panels=[Panel("", "step", "validation loss, nats a character",
                           [Series(label, found[label][0]["validation"]) for label in self.jobs],
@@ -152,14 +156,18 @@ class Densities:
         self.dense = Run("densities-dense", base)
 
         def pruned(method, distribution):
+            return lambda share: changed(base, train={"pruning": {
+                "method": method, "distribution": distribution, "density": share}})
+
+        def ticket(rewind_step, **fields):
             def job(share):
-                fields = {"method": method, "distribution": distribution, "density": share}
                 steps = base["train"]["steps"]
-                if method == "lottery_ticket":  # half of what is left each
-                    rounds = self.halvings(share)
-                    fields |= {"rounds": rounds, "rewind_step": self.rewind_step}
-                    steps += rounds * (steps - self.rewind_step)
-                return changed(base, train={"steps": steps, "pruning": fields})
+                rounds = self.halvings(share)  # half of what is left each
+                return changed(base, train={
+                    "steps": steps + rounds * (steps - rewind_step),
+                    "pruning": {"method": "lottery_ticket", "distribution": "global",
+                                "density": share, "rounds": rounds, "rewind_step": rewind_step,
+                                **fields}})
             return job
 
         def structured(kind, of_share):
@@ -197,7 +205,9 @@ class Densities:
             "SynFlow": pruned("synflow", "global"),
             "SET": pruned("set", "erk"),
             "RigL": pruned("rigl", "erk"),
-            "lottery ticket": pruned("lottery_ticket", "global"),
+            "lottery ticket": ticket(self.rewind_step),
+            "ticket from step 0": ticket(0),
+            "its mask on new weights": ticket(0, restart="reinitialize"),
             "Early-Bird": lambda share: imported,
             "SparseDM": lambda share: tuned,
             "low-rank core": core(2),
@@ -208,7 +218,9 @@ class Densities:
         }
         # Early-Bird leaves the attention as it is, and 2:4 MLPs are half of two thirds. Monarch's
         # blocks, squared, divide the width; Pixelfly's diagonal is the least there is.
-        of_method = {"random": self.shares, "Early-Bird": [2 / 3, 1 / 2], "SparseDM": [2 / 3],
+        of_method = {"random": self.shares, "ticket from step 0": [1 / 2, 1 / 4],
+                     "its mask on new weights": [1 / 2, 1 / 4],
+                     "Early-Bird": [2 / 3, 1 / 2], "SparseDM": [2 / 3],
                      "Monarch": [1 / 2, 1 / 4], "Pixelfly": [1 / 2, 1 / 4]}
         self.points = [(label, share) for label in self.methods
                        for share in of_method.get(label, self.shares[1:])]
@@ -270,7 +282,8 @@ class Densities:
                  "trained. [Pruned](../techniques/pruning.md): before the training (random by ERK, "
                  "magnitude, SNIP, GraSP, SynFlow over all matrices together), during it (SET, "
                  "RigL), after trainings that each halve the weights and go back to step "
-                 f"{self.rewind_step} (lottery ticket).\n\n"
+                 f"{self.rewind_step} (lottery ticket). Its control trains new random weights under "
+                 "the mask of a ticket that goes back to step 0.\n\n"
                  "Without neurons that a search has found "
                  "([Early-Bird](../techniques/structured_pruning.md)); fine-tuned to 2:4 sparse "
                  f"MLPs in {self.fine_tuning['steps']} more steps ([SparseDM's rule]"
@@ -282,6 +295,8 @@ class Densities:
                  "fine-tuned, on one thread.",
             claims=[Claim("RigL ends below random masks at every density.",
                           below("RigL", "random")),
+                    Claim("Lottery tickets from step 0 end below their masks on new weights.",
+                          below("ticket from step 0", "its mask on new weights")),
                     Claim("Early-Bird tickets end below random masks.",
                           below("Early-Bird", "random")),
                     Claim("2:4 fine-tuning ends below random masks.",

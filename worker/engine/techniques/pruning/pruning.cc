@@ -50,6 +50,12 @@ class Rewinding {
     return parts_.begin_anew();
   }
 
+  /// The same with new random weights: those of the next seed.
+  Status Reinitialize() {
+    WEFT_RETURN_IF_ERROR(parts_.parameters->Initialize(parts_.context->seed + 1));
+    return parts_.begin_anew();
+  }
+
   ScheduledStep Scheduled(int64_t step) const {
     return {.step = rounds_.PositionOf(step), .steps = rounds_.steps};
   }
@@ -306,7 +312,8 @@ class Pruning : public Technique {
       return KeptMagnitudes(matrices_[m], mask);
     };
     WEFT_ASSIGN_OR_RETURN(std::vector<Mask> masks, KeepBest(scores_of, power, step));
-    WEFT_RETURN_IF_ERROR(rewinding_->Rewind());
+    const bool anew = spec_.restart == "reinitialize" && rounds.RoundOf(step) == rounds.rounds;
+    WEFT_RETURN_IF_ERROR(anew ? rewinding_->Reinitialize() : rewinding_->Rewind());
     return SetMasks(std::move(masks));
   }
 

@@ -110,6 +110,25 @@ Status CheckRounds(const PruningSpec& spec, int64_t steps) {
       std::to_string(longer.steps));
 }
 
+Status CheckRestart(const JobSpec& job) {
+  const PruningSpec& spec = job.train.pruning;
+  if (spec.restart == "rewind") return OkStatus();
+  if (spec.method != "lottery_ticket") {
+    return InvalidError("train.pruning.restart is of train.pruning.method lottery_ticket, not of " +
+                        spec.method);
+  }
+  if (spec.rewind_step > 0) {
+    return InvalidError(
+        "train.pruning.restart reinitialize begins the last round with weights of step 0, not of "
+        "train.pruning.rewind_step " +
+        std::to_string(spec.rewind_step) + "; hint: train.pruning.rewind_step 0");
+  }
+  if (job.model.import_path.empty() && !FreezesAny(job.model)) return OkStatus();
+  return InvalidError(
+      "train.pruning.restart reinitialize draws all weights anew, and those that are imported or "
+      "frozen have to stay; hint: train.pruning.restart rewind");
+}
+
 /// Of the steps, those of a lottery ticket's trainings that keep too many weights; of other methods
 /// the one in which they are chosen.
 double DenseShare(const TrainSpec& train, bool on_cuda) {
@@ -238,6 +257,7 @@ class PruningCost : public TechniqueCost {
 
   Status Check(const JobSpec& job) const override {
     const PruningSpec& spec = job.train.pruning;
+    WEFT_RETURN_IF_ERROR(CheckRestart(job));
     if (!Asked(job)) {
       if (spec.layers.empty()) return OkStatus();
       return InvalidError("train.pruning.layers needs a train.pruning.method; hint: rigl");

@@ -379,6 +379,55 @@ TEST(PruningTest, RoundsOfALotteryTicketPruneTheSmallestOfWhatIsLeft) {
   EXPECT_TRUE(training.run.trainer->finished());
 }
 
+// The mask of the ticket, and the weights that another seed begins with.
+TEST(PruningTest, TheControlOfALotteryTicketEndsWithARoundOfNewWeights) {
+  JobSpec job = TicketJob(0.5, 2, 0);
+  PrunedTraining ticket(job);
+  job.train.pruning.restart = "reinitialize";
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  PrunedTraining control(job);
+  constexpr uint64_t kSeed = 41;  // of what a round draws: the first weights are given
+  ticket.run.context.seed = control.run.context.seed = kSeed;
+  for (int64_t step = 0; step < 20; ++step) {
+    EXPECT_EQ(ticket.run.Step().loss, control.run.Step().loss);
+  }
+  EXPECT_EQ(ticket.State(), control.State());
+  EXPECT_NE(ticket.run.Step().loss, control.run.Step().loss);
+  const auto masks = control.Masks();
+  EXPECT_EQ(ticket.Masks(), masks);
+  EXPECT_EQ(control.run.trainer->counters().updates, 1);
+  const auto state = control.State();
+  const ParameterSet& parameters = control.run.model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    const std::vector<float> drawn = parameters.DrawnValue(i, kSeed + 1);
+    const auto mask = masks.find(name);
+    for (size_t e = 0; e < drawn.size(); ++e) {
+      const float start = mask != masks.end() && mask->second[e] == 0 ? 0 : drawn[e];
+      // One update of AdamW.
+      ASSERT_NEAR(state.at(name)[e], start, 1.2 * 3e-4) << name;
+    }
+  }
+  for (int64_t step = 21; step < 30; ++step) control.run.Step();
+  EXPECT_TRUE(control.run.trainer->finished());
+}
+
+TEST(PruningTest, OnlyALotteryTicketOfRandomWeightsEndsWithNewOnes) {
+  const auto refused = [](JobSpec job, const char* why) {
+    job.train.pruning.restart = "reinitialize";
+    const std::string message = ValidateJob(job).message();
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  refused(TicketJob(0.5, 2, 4), "hint: train.pruning.rewind_step 0");
+  refused(PrunedJob(PruningBy("rigl")), "lottery_ticket, not of rigl");
+  JobSpec imported = TicketJob(0.5, 2, 0);
+  imported.model.import_path = imported.data.tokenizer.path = "/base";
+  refused(imported, "hint: train.pruning.restart rewind");
+  JobSpec frozen = TicketJob(0.5, 2, 0);
+  frozen.model.freeze = {"*.h.0.mlp.*"};
+  refused(frozen, "hint: train.pruning.restart rewind");
+}
+
 TEST(PruningTest, StepsOfALotteryTicketHaveToBeThoseOfItsTrainings) {
   JobSpec job = TicketJob(0.3, 2, 4);
   EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();

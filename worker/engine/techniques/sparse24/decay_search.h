@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/spec/train_spec.h"
@@ -17,6 +18,10 @@ namespace weft::engine {
 /// kDecaySearchRuns the decay that was found: with it masks flip 0.75 times as often as those of
 /// the dense run, which is the first. The sparse runs halve a grid of decays.
 double SearchedDecay(std::span<const float> rates, int64_t run);
+
+/// Why the decay that all runs of a search have found may be a bad one, for its warning: it is an
+/// end of the grid, or the runs tell too little. "": nothing speaks against it.
+std::string DoubtsOfSearch(std::span<const float> rates);
 
 /// Finds the decay of masked weights in short runs of the first steps (Hu et al. 2024, arXiv
 /// 2404.01847, section 4.3): one that is dense, then sparse ones. Each begins with the weights,

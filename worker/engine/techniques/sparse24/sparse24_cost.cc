@@ -226,6 +226,40 @@ double PackedOnCudaBytes(const TrainSpec& train) {
   return copies * static_cast<double>(DTypeSize(products));
 }
 
+/// Sets what searching masks, listing the columns that they keep and taking the values takes. All
+/// is estimated from how the kernels go through the weights, except for the search, which
+/// docs/benchmarks/sparse24.md and docs/benchmarks/gpu/h200.md have measured. Estimates of
+/// gradients are in the measured products.
+void SetWorkOnWeights(const TrainSpec& train, bool on_cuda, TechniqueProducts& products) {
+  const SparsitySpec& spec = train.sparsity;
+  const int64_t interval = StepsOfMasks(spec);
+  const double searches = interval > 0 ? 1 / static_cast<double>(interval) : 0;
+  const auto held = static_cast<double>(DTypeSize(PrecisionOf(train.precision).matrices));
+  // A weight takes half a nanosecond of two threads that multiply 200 GFLOPs a second; a CUDA
+  // device reads it at half of the memory's rate.
+  constexpr double kFlopsOfSearch = 100, kReadsOfSearch = 2;
+  if (on_cuda) {
+    products.searched_bytes = searches * kReadsOfSearch * held;
+  } else {
+    products.searched_flops = searches * kFlopsOfSearch;
+  }
+  if (!HasSparseProducts(spec)) return;
+  // An f32 copy of what is soft.
+  const double soft = spec.method == "s_ste" ? held + 4 : 0;
+  if (on_cuda) {
+    products.gathered_bytes = PackedOnCudaBytes(train);
+    products.packed_bytes = products.gathered_bytes + soft;
+    return;
+  }
+  // Both lists go through the columns of four weights twice, in some 30 instructions each time, and
+  // take a value of every weight.
+  constexpr double kFlopsOfLists = 300, kFlopsOfValues = 100;
+  const double masks = HasBackwardMasks(spec) ? 2 : 1;
+  products.gathered_flops = masks * (kFlopsOfLists + kFlopsOfValues);
+  products.packed_flops = masks * (searches * kFlopsOfLists + kFlopsOfValues);
+  products.packed_bytes = soft;
+}
+
 /// TechniqueProducts::brought_bytes: the weights that are searched, as they are held, and on a CUDA
 /// device those that are packed in a larger type than that of products.
 double BroughtBytes(const TrainSpec& train, double dense_share, bool on_cuda) {
@@ -286,6 +320,7 @@ class Sparse24Cost : public TechniqueCost {
         .state_bytes = 1.0 / 8, .uploads_at_once = true, .brings_weights = true};
     products.dense_share = HasSparseProducts(spec) ? DenseShare(train) : 1;
     products.brought_bytes = BroughtBytes(train, products.dense_share, on_cuda);
+    SetWorkOnWeights(train, on_cuda, products);
     if (!HasSparseProducts(spec)) return products;
     constexpr double kHeads = 0.04;
     // Rows of blocks do not pair up where masks are of rows alone.
@@ -296,14 +331,7 @@ class Sparse24Cost : public TechniqueCost {
       products.state_bytes *= 2;
       products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
     }
-    // Both lists go through the columns of four weights twice, in some 30 instructions each time.
-    // A CUDA device has no lists, but packs. Estimated, not measured.
-    constexpr double kFlopsOfLists = 400;
-    if (on_cuda) {
-      products.gathered_bytes = PackedOnCudaBytes(train);
-    } else {
-      products.gathered_flops = kFlopsOfLists * (HasBackwardMasks(spec) ? 2 : 1);
-    }
+    products.dense_weight_gradients = spec.gradient_estimate == "exact";
     products.copies_weights = spec.method == "s_ste";
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.

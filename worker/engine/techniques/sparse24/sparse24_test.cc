@@ -1,5 +1,6 @@
 // Trainings with 2:4 sparse MLPs from the first step to the last.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -120,7 +121,7 @@ TEST(Sparse24, ASearchForTheDecayGoesBackToTheFirstStep) {
   }
   const std::string name(kDecayMetric);
   EXPECT_EQ(reports[0].technique_metrics.at(name), 0);
-  EXPECT_EQ(reports[kRun].technique_metrics.at(name), 3e-5);
+  EXPECT_EQ(reports[kRun].technique_metrics.at(name), 1e-4);
   EXPECT_EQ(reports[2 * kRun].loss, reports[kRun].loss);
 
   const StepReport first = run.Step();
@@ -128,7 +129,7 @@ TEST(Sparse24, ASearchForTheDecayGoesBackToTheFirstStep) {
   found.decay = first.technique_metrics.at(name);
   found.decay_search_steps = 0;
   EXPECT_GE(found.decay, 1e-6);
-  EXPECT_LE(found.decay, 1e-3);
+  EXPECT_LE(found.decay, 1e-2);
   TinyTraining alone(WithoutDropout(found, kSteps), TinyPlan("fp32"), tokens);
   EXPECT_EQ(first.loss, alone.Step().loss);
   for (int64_t step = 1; step < kSteps; ++step) {
@@ -139,22 +140,40 @@ TEST(Sparse24, ASearchForTheDecayGoesBackToTheFirstStep) {
   EXPECT_EQ(run.Parameters(), alone.Parameters());
 }
 
+/// Flip rates of the runs of a search, of a training in which the rate falls with the decay: at
+/// `half` it is half of the dense one.
+std::array<float, kDecaySearchRuns> RatesOfSearch(double half) {
+  std::array<float, kDecaySearchRuns> rates = {0.08f};
+  for (int64_t run = 1; run < kDecaySearchRuns; ++run) {
+    rates[run] = static_cast<float>(0.08 / (1 + SearchedDecay(rates, run) / half));
+  }
+  return rates;
+}
+
 TEST(Sparse24, TheDecayIsSearchedForByHalves) {
-  // Of a training in which the rate falls with the decay.
   const auto found = [](double half) {
-    std::array<float, kDecaySearchRuns> rates = {0.08f};
-    for (int64_t run = 1; run < kDecaySearchRuns; ++run) {
-      rates[run] = static_cast<float>(0.08 / (1 + SearchedDecay(rates, run) / half));
-    }
-    return SearchedDecay(rates, kDecaySearchRuns);
+    return SearchedDecay(RatesOfSearch(half), kDecaySearchRuns);
   };
-  for (const double half : {5e-6, 1e-5, 6e-5, 1e-4, 7e-4, 2e-3}) {
+  for (const double half : {5e-6, 1e-5, 6e-5, 1e-4, 7e-4, 2e-3, 1e-2}) {
     const double ratio = 1 / (1 + found(half) / half);
     EXPECT_GT(ratio, 0.7) << half;
     EXPECT_LT(ratio, 0.8) << half;
+    EXPECT_EQ(DoubtsOfSearch(RatesOfSearch(half)), "");
   }
   EXPECT_EQ(found(1e-8), 1e-6);
-  EXPECT_EQ(found(1.0), 1e-3);
+  EXPECT_EQ(found(1.0), 1e-2);
+}
+
+TEST(Sparse24, ASearchThatEndsAtAnEndOfTheGridSaysSo) {
+  EXPECT_THAT(DoubtsOfSearch(RatesOfSearch(1.0)),
+              HasSubstr("ended at its largest decay, 0.01, with which masks flip 0.99 times"));
+  EXPECT_THAT(DoubtsOfSearch(RatesOfSearch(1e-8)),
+              HasSubstr("ended at its smallest decay, 1e-06, with which masks flip 0.0099 times"));
+  EXPECT_THAT(DoubtsOfSearch(std::array<float, kDecaySearchRuns>{}),
+              HasSubstr("no mask changed in the dense run"));
+  // Masks of 1e-4 flip as often as those of dense training, and masks of 5e-4 hardly at all.
+  EXPECT_THAT(DoubtsOfSearch(std::array<float, kDecaySearchRuns>{0.08f, 0.08f, 0.001f, 0.001f}),
+              HasSubstr("no run flipped masks 0.6 to 0.95 times"));
 }
 
 std::vector<float> SecondMoments(TinyTraining& run) {
