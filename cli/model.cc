@@ -32,12 +32,12 @@ struct ExportOptions {
   NetworkChoice network;
   std::string format = "hf";
   std::string output;
-  std::string dtype = "float32";
+  std::string dtype;  ///< "": float32, or of an adapter that was read the types of its file.
 };
 
 /// The type of the weights to write. kInvalid when the source does not say what it was trained in.
 Result<DType> ExportType(const std::string& name, const TrainedModel& trained) {
-  if (name == "float32") return DType::kF32;
+  if (name.empty() || name == "float32") return DType::kF32;
   if (name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   if (trained.trained_dtype.has_value()) return *trained.trained_dtype;
@@ -71,7 +71,8 @@ ExitCode Exported(const Session& session, const ExportOptions& options, int64_t 
 /// there; kInvalid where it is another one now.
 Result<AdapterOrigin> OriginOf(const TrainedModel& trained) {
   const ModelSpec& spec = trained.model->spec();
-  AdapterOrigin origin{.base = spec.import_path, .steps = trained.steps};
+  AdapterOrigin origin{
+      .base = spec.import_path, .steps = trained.steps, .read_from = trained.adapter_folder};
   Env& env = Env::Posix();
   if (origin.base.empty() || !env.FileExists(JoinPath(origin.base, "config.json"))) return origin;
   if (!trained.base_fingerprint.empty()) {
@@ -89,8 +90,12 @@ Result<AdapterOrigin> OriginOf(const TrainedModel& trained) {
 
 ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
                          const TrainedModel& trained) {
-  if (options.dtype != "float32") {
-    return Fail(session, InvalidError("adapters are written as float32; hint: --dtype float32"));
+  const bool read = !trained.adapter_folder.empty();
+  if (!options.dtype.empty() && (read || options.dtype != "float32")) {
+    return Fail(session, InvalidError(std::string(read ? "the adapter of --peft is written in the "
+                                                         "types of its file"
+                                                       : "adapters are written as float32") +
+                                      "; hint: leave --dtype out"));
   }
   const Result<AdapterOrigin> origin = OriginOf(trained);
   if (!origin.ok()) return Fail(session, origin.status());
@@ -256,6 +261,8 @@ ExitCode Generate(const Session& session, const PromptOptions& options) {
 
 constexpr char kSourceHelp[] = "Job, run folder, checkpoint folder or Hugging Face folder";
 constexpr char kAdapterHelp[] = "Of several that were trained together, the one of this name";
+constexpr char kPeftHelp[] =
+    "Folder of Hugging Face's peft library: the adapter in it, on the base model in the source";
 constexpr char kSubNetworkHelp[] =
     "The network within the network (model.low_rank_core, train.nested_model)";
 
@@ -268,19 +275,19 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command->add_option("source", exporting->source, kSourceHelp)->required();
   command->add_option("--step", exporting->step, "Its checkpoint of this step (default: newest)");
   command->add_option("--adapter", exporting->network.adapter, kAdapterHelp);
+  command->add_option("--peft", exporting->network.peft, kPeftHelp);
   command->add_flag("--sub-network", exporting->network.sub_network, kSubNetworkHelp);
   command
       ->add_option("--format", exporting->format,
                    "hf: a folder that transformers loads; compressed-tensors: the same with 2:4 "
-                   "sparse weights in half of the memory; peft: the adapter of model.peft alone")
+                   "sparse weights in half of the memory; peft: the adapter alone")
       ->check(CLI::IsMember({"hf", "compressed-tensors", "peft"}))
       ->capture_default_str();
   command->add_option("--output", exporting->output, "Folder to write")->required();
   command
       ->add_option("--dtype", exporting->dtype,
-                   "Type of the weights; trained: what the training computed in")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "trained"}))
-      ->capture_default_str();
+                   "Type of the weights (default: float32); trained: what the training computed in")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "trained"}));
 
   auto prompting = std::make_shared<PromptOptions>();
   engine::SamplingOptions& sampling = prompting->generate.sampling;
@@ -289,6 +296,7 @@ void AddModelCommands(CLI::App& app, Session& session) {
   command->add_option("source", prompting->source, kSourceHelp)->required();
   command->add_option("--step", prompting->step, "Its checkpoint of this step (default: newest)");
   command->add_option("--adapter", prompting->network.adapter, kAdapterHelp);
+  command->add_option("--peft", prompting->network.peft, kPeftHelp);
   command->add_flag("--sub-network", prompting->network.sub_network, kSubNetworkHelp);
   command->add_option("--base", prompting->base,
                       "Hugging Face folder of a network whose logits are added (default: that of "

@@ -6,6 +6,8 @@
 #include "cli/checkpoint_path.h"
 #include "common/env.h"
 #include "common/formats/huggingface.h"
+#include "common/formats/peft_adapter.h"
+#include "common/formats/weight_files.h"
 #include "common/model/technique_cost.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/models/weights.h"
@@ -42,11 +44,31 @@ Status LoadTokenizer(TrainedModel& trained, const std::string& folder) {
   return OkStatus();
 }
 
-Result<TrainedModel> FromHuggingFace(const std::string& folder) {
+/// What `adapter`, a folder of peft, adds to the network of `base`.
+Status AddAdapter(Env& env, const std::string& base, const std::string& adapter, ModelSpec& spec) {
+  spec.import_path = base;
+  Result<PeftSpec> peft = ReadAdapterConfig(env, adapter, spec);
+  if (!peft.ok()) return OfGivenFiles(peft.status());
+  spec.peft = *std::move(peft);
+  spec.peft.import_path = adapter;
+  return OkStatus();
+}
+
+Status LoadAdapter(Env& env, const std::string& base, const std::string& adapter,
+                   engine::Model& model) {
+  WEFT_RETURN_IF_ERROR(OfGivenFiles(CheckBaseHash(env, adapter, base, model.spec())));
+  return OfGivenFiles(engine::ImportAdapterWeights(env, adapter, model));
+}
+
+/// The network of `folder`, with the adapter of another folder where `adapter` is not "".
+Result<TrainedModel> FromHuggingFace(const std::string& folder, const std::string& adapter) {
   Env& env = Env::Posix();
   WEFT_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(env, folder, ModelSpec()));
+  if (!adapter.empty()) WEFT_RETURN_IF_ERROR(AddAdapter(env, folder, adapter, spec));
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(spec));
   WEFT_RETURN_IF_ERROR(engine::ImportWeights(env, folder, *trained.model));
+  if (!adapter.empty()) WEFT_RETURN_IF_ERROR(LoadAdapter(env, folder, adapter, *trained.model));
+  trained.adapter_folder = adapter;
   WEFT_RETURN_IF_ERROR(LoadTokenizer(trained, folder));
   WEFT_ASSIGN_OR_RETURN(ImportedHead head, ReadHead(env, folder));
   trained.classes = std::move(head.class_names);
@@ -151,8 +173,13 @@ Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string&
                                       const NetworkChoice& choice) {
   auto load = [&]() -> Result<TrainedModel> {
     if (Env::Posix().FileExists(JoinPath(what, "config.json"))) {
-      if (choice.adapter.empty() && !choice.sub_network) return FromHuggingFace(what);
+      if (choice.adapter.empty() && !choice.sub_network) return FromHuggingFace(what, choice.peft);
       return InvalidError(what + " is one model; hint: leave --adapter and --sub-network out");
+    }
+    if (!choice.peft.empty()) {
+      return InvalidError(what +
+                          " is no Hugging Face folder, and --peft adapts the network of one; hint: "
+                          "the folder of the adapter's base model");
     }
     WEFT_ASSIGN_OR_RETURN(std::string folder, FindCheckpoint(session, what, step));
     return FromCheckpoint(folder, choice);

@@ -28,17 +28,22 @@ struct TrainedModel {
   int64_t steps = 0;                     ///< Of the training; 0: not known.
   std::string base_fingerprint;          ///< As in engine::CheckpointManifest.
   std::string added_network;             ///< Folder of that of the training; "": none.
+  std::string adapter_folder;            ///< What its adapter was read from; "": it was trained.
   std::optional<DType> trained_dtype;    ///< What the training computed in, where that is known.
 };
 
-/// Which of the networks that a training makes.
+/// Which of the networks that a training makes, or that a base model and adapters make.
 struct NetworkChoice {
   std::string adapter = {};  ///< Of several adapters that with this name; "" for all others.
   bool sub_network = false;  ///< That within the network (SubNetworkOf).
+  /// Of a Hugging Face folder the network with the adapter in this folder of peft; "": by itself.
+  std::string peft = {};
 };
 
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator
-/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first.
+/// knows; of the latter two the checkpoint of `step` (negative: the newest), verified first. An
+/// adapter is read as a training that starts from it reads it, with the same errors: kInvalid where
+/// it is of another base model, where a tensor is left over or missing, and where a file is cut.
 Result<TrainedModel> LoadTrainedModel(const Session& session, const std::string& what, int64_t step,
                                       const NetworkChoice& choice);
 

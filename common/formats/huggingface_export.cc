@@ -22,33 +22,17 @@ const char* TypeInFiles(DType dtype) {
   return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
 }
 
-/// Hands floats to a file in its type. kInvalid when one is past its range.
-Status WriteAs(DType dtype, const std::string& name, std::span<const float> values,
-               const ByteSink& sink) {
-  if (dtype == DType::kF32) return sink(std::as_bytes(values));
-  constexpr size_t kElements = 1 << 16;
-  std::vector<uint16_t> narrow(std::min(values.size(), kElements));
-  for (size_t first = 0; first < values.size(); first += kElements) {
-    const auto part = values.subspan(first, std::min(kElements, values.size() - first));
-    for (size_t i = 0; i < part.size(); ++i) {
-      const bool brain = dtype == DType::kBF16;
-      narrow[i] = brain ? ToBFloat16(part[i]).bits : ToHalf(part[i]).bits;
-      const float back = brain ? ToFloat(BFloat16{narrow[i]}) : ToFloat(Half{narrow[i]});
-      if (std::isfinite(back) || !std::isfinite(part[i])) continue;
-      return InvalidError("tensor " + name + " holds " + std::to_string(part[i]) + ", which " +
-                          std::string(TypeInFiles(dtype)) +
-                          " does not hold; hint: --dtype float32 or bfloat16");
-    }
-    WEFT_RETURN_IF_ERROR(sink(std::as_bytes(std::span(narrow).first(part.size()))));
-  }
-  return OkStatus();
+SafetensorsType TypeOf(DType dtype) {
+  return dtype == DType::kF32    ? SafetensorsType::kF32
+         : dtype == DType::kBF16 ? SafetensorsType::kBF16
+                                 : SafetensorsType::kF16;
 }
 
 /// Hands the engine's weight to a file in the file's layout.
-Status Store(std::span<const float> values, const HuggingFaceTensor& tensor, DType dtype,
+Status Store(std::span<const float> values, const HuggingFaceTensor& tensor, SafetensorsType type,
              const ByteSink& sink) {
   if (!tensor.transposed) {
-    return WriteAs(dtype, tensor.name, values.first(ElementCount(tensor)), sink);
+    return WriteFloats(type, tensor.name, values.first(ElementCount(tensor)), sink);
   }
   const auto rows = static_cast<uint64_t>(tensor.shape[1]);
   const auto columns = static_cast<uint64_t>(tensor.shape[0]);
@@ -62,7 +46,7 @@ Status Store(std::span<const float> values, const HuggingFaceTensor& tensor, DTy
       }
     }
     WEFT_RETURN_IF_ERROR(
-        WriteAs(dtype, tensor.name, std::span(block).first(count * columns), sink));
+        WriteFloats(type, tensor.name, std::span(block).first(count * columns), sink));
   }
   return OkStatus();
 }
@@ -77,12 +61,6 @@ std::vector<HuggingFaceTensor> TensorsOfFile(const ModelSpec& model) {
     break;
   }
   return tensors;
-}
-
-SafetensorsType TypeOf(DType dtype) {
-  return dtype == DType::kF32    ? SafetensorsType::kF32
-         : dtype == DType::kBF16 ? SafetensorsType::kBF16
-                                 : SafetensorsType::kF16;
 }
 
 /// "" where `tensor` is no weight of a linear layer (nn.Linear of PyTorch).
@@ -130,7 +108,7 @@ class CompressedWeights {
          .bytes = {},
          .produce = [compressed, tensor, dtype = dtype_](const ByteSink& sink) -> Status {
            WEFT_ASSIGN_OR_RETURN(const TwoOfFourBitmask made, compressed());
-           return WriteAs(dtype, tensor.name, made.values, sink);
+           return WriteFloats(TypeOf(dtype), tensor.name, made.values, sink);
          }});
     tensors.push_back({.name = names.bitmask,
                        .type = SafetensorsType::kU8,
@@ -181,6 +159,27 @@ Json GenerationConfig(const Json& imported, const TokenizerExport& tokens) {
 
 }  // namespace
 
+Status WriteFloats(SafetensorsType type, const std::string& name, std::span<const float> values,
+                   const ByteSink& sink) {
+  if (type == SafetensorsType::kF32) return sink(std::as_bytes(values));
+  const bool brain = type == SafetensorsType::kBF16;
+  constexpr size_t kElements = 1 << 16;
+  std::vector<uint16_t> narrow(std::min(values.size(), kElements));
+  for (size_t first = 0; first < values.size(); first += kElements) {
+    const auto part = values.subspan(first, std::min(kElements, values.size() - first));
+    for (size_t i = 0; i < part.size(); ++i) {
+      narrow[i] = brain ? ToBFloat16(part[i]).bits : ToHalf(part[i]).bits;
+      const float back = brain ? ToFloat(BFloat16{narrow[i]}) : ToFloat(Half{narrow[i]});
+      if (std::isfinite(back) || !std::isfinite(part[i])) continue;
+      return InvalidError("tensor " + name + " holds " + std::to_string(part[i]) + ", which " +
+                          (brain ? "bfloat16" : "float16") +
+                          " does not hold; hint: --dtype float32 or bfloat16");
+    }
+    WEFT_RETURN_IF_ERROR(sink(std::as_bytes(std::span(narrow).first(part.size()))));
+  }
+  return OkStatus();
+}
+
 Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
                    const WeightValues& values, const ExportOptions& options) {
   WEFT_ASSIGN_OR_RETURN(Json config, ModelToConfig(model, options.classes));
@@ -203,7 +202,7 @@ Status ExportModel(Env& env, const std::string& folder, const ModelSpec& model,
     entry.produce = [&values, tensor, dtype = options.dtype](const ByteSink& sink) -> Status {
       WEFT_ASSIGN_OR_RETURN(std::span<const float> from, values(tensor));
       WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
-      return Store(from, tensor, dtype, sink);
+      return Store(from, tensor, TypeOf(dtype), sink);
     };
     tensors.push_back(std::move(entry));
   }

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
+#include "common/status.h"
 
 namespace weft {
 
@@ -22,6 +24,11 @@ bool IsReadable(SafetensorsType type);
 
 /// Reads elements [first, first + out.size()) of such a tensor as floats.
 void ReadFloats(const SafetensorsView& view, uint64_t first, std::span<float> out);
+
+/// Hands floats to a file as F32, BF16 or F16; `name` is that of their tensor. kInvalid when one is
+/// past the range of the type.
+Status WriteFloats(SafetensorsType type, const std::string& name, std::span<const float> values,
+                   const ByteSink& sink);
 
 inline constexpr char kOutputProjection[] = "lm_head.weight";
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -92,9 +93,40 @@ std::string NormOfTensor(const std::string& name) {
   return name.substr(kPrefix.size(), end - kPrefix.size());
 }
 
+/// kInvalid where the file adapts layers of the network that get no adapters here: it names them.
+Status CheckLayersOfBlocks(const SafetensorsFile& file, const std::set<std::string>& adaptable,
+                           const ModelSpec& model) {
+  std::set<std::string> others = {TiedLayer(model)};
+  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+    others.insert(LayerOf(tensor.name));
+  }
+  std::set<std::string> adapted;
+  for (const SafetensorsView& tensor : file.tensors()) {
+    const std::string layer = LayerOfTensor(tensor.name);
+    const bool rows_of_tied = tensor.name.ends_with(kTokenRows) && layer == TiedLayer(model);
+    if (layer.empty() || adaptable.contains(layer) || rows_of_tied) continue;
+    if (others.contains(layer)) adapted.insert(layer);
+  }
+  if (adapted.empty()) return OkStatus();
+  constexpr size_t kNamed = 3;
+  std::string names;
+  size_t named = 0;
+  for (const std::string& layer : adapted) {
+    if (named == kNamed) break;
+    names += (named++ > 0 ? ", " : "") + layer;
+  }
+  if (adapted.size() > named) names += " and " + std::to_string(adapted.size() - named) + " more";
+  return InvalidError(
+      std::string(kAdapterWeightsName) + " adapts " + names +
+      ", and adapters are trained on the linear layers of blocks, without routers, and on the "
+      "token embedding alone; hint: an adapter without these layers (target_modules), or with "
+      "them trained whole (modules_to_save)");
+}
+
 /// The layers that the file adapts. Other tensors must be some of the model's own.
 Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
   const std::set<std::string> known = AdaptableLayers(model, /*adapted=*/false);
+  WEFT_RETURN_IF_ERROR(CheckLayersOfBlocks(file, known, model));
   const std::set<std::string> norms = NormLayers(model);
   bool has_rows = false;
   std::set<std::string> own, layers;
@@ -195,6 +227,17 @@ Result<PeftSpec> ReadOwnConfig(const std::string& text) {
   if (HasOwnFolder(spec)) return spec;
   return InvalidError(std::string(kOwnConfigName) + " has method " + spec.method +
                       ", which has other folders; hint: houlsby, pfeiffer or parallel");
+}
+
+/// The types of the tensors of the file that an adapter was read from, by name.
+Result<std::map<std::string, SafetensorsType>> TypesOfFile(Env& env, const PeftSpec& spec,
+                                                           const std::string& folder) {
+  std::map<std::string, SafetensorsType> types;
+  if (folder.empty()) return types;
+  WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                        SafetensorsFile::Open(env, JoinPath(folder, AdapterWeightsName(spec))));
+  for (const SafetensorsView& view : file.tensors()) types.emplace(view.name, view.type);
+  return types;
 }
 
 Json OwnConfig(PeftSpec spec) {
@@ -363,6 +406,7 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     }
   }
   WEFT_RETURN_IF_ERROR(env.CreateDirs(folder));
+  WEFT_ASSIGN_OR_RETURN(const auto types, TypesOfFile(env, model.peft, origin.read_from));
   std::vector<SafetensorsTensor> tensors;
   PromptValues prompt;
   if (HasPromptFolder(model.peft)) {
@@ -372,18 +416,20 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     SafetensorsTensor entry;
     entry.name = tensor.name;
     entry.shape = KeptShape(tensor, kept);
-    entry.produce = [&values, &prompt, &kept, tensor](const ByteSink& sink) -> Status {
-      if (!prompt.values.empty()) return sink(std::as_bytes(std::span(prompt.values)));
+    if (const auto type = types.find(tensor.name); type != types.end()) entry.type = type->second;
+    entry.produce = [&values, &prompt, &kept, tensor,
+                     type = entry.type](const ByteSink& sink) -> Status {
+      if (!prompt.values.empty()) return WriteFloats(type, tensor.name, prompt.values, sink);
       WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values(tensor));
       WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
       const std::span<const float> floats = from.first(ElementCount(tensor));
       if (!kept.empty()) {
         const std::vector<float> of_file = TakeKept(tensor, kept, floats);
-        return sink(std::as_bytes(std::span(of_file)));
+        return WriteFloats(type, tensor.name, of_file, sink);
       }
-      if (!tensor.transposed) return sink(std::as_bytes(floats));
+      if (!tensor.transposed) return WriteFloats(type, tensor.name, floats, sink);
       const std::vector<float> turned = Turned(floats, tensor.shape[0], tensor.shape[1]);
-      return sink(std::as_bytes(std::span(turned)));
+      return WriteFloats(type, tensor.name, turned, sink);
     };
     tensors.push_back(std::move(entry));
   }

@@ -18,6 +18,9 @@ struct AdapterOrigin {
   std::string base = {};         ///< Its network: a folder or a name of the hub; empty: left open.
   std::string base_sha256 = {};  ///< HashOfBase of it; empty: left open.
   int64_t steps = 0;             ///< Of its training; 0: not known.
+  /// Folder of peft that it was read from and not trained since, whose tensors keep their types;
+  /// empty: all are F32.
+  std::string read_from = {};
 };
 
 /// The key of HashOfBase in the metadata of adapter_model.safetensors.

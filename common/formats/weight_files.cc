@@ -41,11 +41,8 @@ std::vector<OtherForm> OtherForms() {
        "copy model.safetensors.index.json from where the shards came from"},
       {[](std::string_view name) { return name.starts_with("adapter_model."); },
        "a PEFT adapter (LoRA or alike) without the model it adapts",
-       "model.peft.import_path is for it, and model.import_path for its base model; or merge it "
-       "into "
-       "that in Python with peft: AutoPeftModelForCausalLM.from_pretrained("
-       "FOLDER).merge_and_unload()." +
-           std::string(kSafeSave)},
+       "the folder of its base model, with --peft FOLDER of weft export and weft generate, or as "
+       "model.import_path of a job with model.peft.import_path FOLDER"},
       {[](std::string_view name) {
          return name.starts_with("pytorch_model") && name.ends_with(".bin");
        },

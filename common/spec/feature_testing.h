@@ -387,6 +387,7 @@ inline const std::map<const Feature*, Change>& Changes() {
          job.model.experts = 4;
          Lora(job).target_modules = {"w1", "w2", "w3"};
        }},
+      {FeatureOf("peft", 20), [](JobSpec& job) { job.model.peft.method = "houlsby"; }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

@@ -18,7 +18,7 @@ Of each family there is each method that peft has for it and that the engine tra
   - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
   - virtual tokens: the engine has them for gpt2 and llama without a window of attention alone; those
     of mistral are on its network without the window,
-  - other methods than lora of mixtral: the engine has none with experts.
+  - other methods than lora of mixtral, which the engine has for its attention alone.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
 the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a

@@ -128,6 +128,20 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lora";
          m.weight_quantization.type = "nf4";
        }},
+      {"ia3 of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "ia3";
+       }},
+      {"oft of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "oft";
+       }},
       {"loha everywhere",
        [](ModelSpec& m) {
          m.peft.method = "loha";

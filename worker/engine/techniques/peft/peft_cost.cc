@@ -187,6 +187,10 @@ const Feature kSettings[] = {
                   " with experts";
          },
      .of_folder = true},
+    {.name = "bottlenecks after sub-layers",
+     .setting = "model.peft.method houlsby, pfeiffer or parallel",
+     .asked = [](const JobSpec& job) { return HasBottlenecks(job.model.peft); },
+     .shown = MethodOf},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -208,6 +212,7 @@ const Feature& kPrefixOfStages = kSettings[16];
 const Feature& kFactorsComeAndGo = kSettings[17];
 const Feature& kSavesSomeExperts = kSettings[18];
 const Feature& kAdaptsExperts = kSettings[19];
+const Feature& kBottlenecks = kSettings[20];
 
 constexpr std::string_view kNotOfFusedExperts =
     "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
@@ -250,7 +255,7 @@ std::vector<Refusal> Rows() {
                   "resources.pipeline_schedule 1f1b"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
-  rows.push_back({&kNotLora, &kExperts, kDenseLayersAlone, "model.peft.method lora"});
+  rows.push_back({&kBottlenecks, &kExperts, kDenseLayersAlone, "model.peft.method lora"});
   rows.push_back({&kSavesSomeExperts, &kExpertParallel,
                   "expert-parallel ranks train all experts of a layer, or none",
                   "all of them, or resources.expert_parallel 1"});
@@ -261,6 +266,9 @@ std::vector<Refusal> Rows() {
                   "masks are drawn by position in the batch, and the choices of the router say "
                   "which rows an expert gets",
                   "model.peft.dropout 0"});
+  rows.push_back({&kAdaptsExperts, &kNotLora, kNotOfFusedExperts,
+                  "the layers of the attention in model.peft.target_modules, or model.peft.method "
+                  "lora"});
   rows.push_back({&kAdaptsExperts, &kDora, kNotOfFusedExperts, "model.peft.use_dora false"});
   rows.push_back({&kAdaptsExperts, &kDecomposes, kNotOfFusedExperts, "model.peft.init default"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
@@ -277,6 +285,7 @@ std::vector<Refusal> Rows() {
       {&kVirtualTokens, &kMaskDocuments,
        "each document of a row has its own, and no prediction of memory counts them",
        "data.mask_documents false"},
+      {&kVirtualTokens, &kExperts, kDenseLayersAlone, "model.peft.method lora"},
       {&kVirtualTokens, &kNoConcatenation, "memory is predicted for a sequence a row",
        "data.batching concatenate"},
       {&kVirtualTokens, &kEncoder, "virtual tokens are made for gpt2 and llama alone",
@@ -302,6 +311,7 @@ std::vector<Refusal> Rows() {
   const Refusal of_adalora[] = {
       {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
       {&kAdaLora, &kReplay, kPlainPasses, kOneOfTwo},
+      {&kAdaLora, &kExperts, kDenseLayersAlone, "model.peft.method lora"},
       {&kAdaLora, &kMeshDeterminism, kOtherBits, kOneOfTwo},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
       {&kAdaLora, &kGradientClipValue, "ranks are scored by gradients that one factor clips",

@@ -33,6 +33,7 @@ T ByPattern(const std::map<std::string, T>& patterns, const std::string& weight,
 std::vector<std::string> FeedforwardModules(const ModelSpec& model) {
   const std::vector<std::string>& named = model.peft.feedforward_modules;
   if (!named.empty() || !model.peft.target_modules.empty()) return named;
+  if (model.experts > 0) return {};
   if (model.family == "gpt2") return {"mlp.c_proj"};
   if (model.family == "llama") return {"down_proj"};
   return {"output.dense"};
@@ -50,6 +51,8 @@ std::vector<std::string> TargetModules(const ModelSpec& model) {
     return model.peft.target_modules;
   }
   if (model.peft.method == "ia3") {
+    // peft names w2 of the experts, too, which transformers 5 does not have as layers.
+    if (model.experts > 0) return {"k_proj", "v_proj"};
     if (model.family == "gpt2") return {"c_attn", "mlp.c_proj"};
     if (model.family == "llama") return {"k_proj", "v_proj", "down_proj"};
     return {"key", "value", "output.dense"};

@@ -1,0 +1,197 @@
+// What files of adapters hold: the types of their tensors, and layers that get no adapters.
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/dtype.h"
+#include "common/env.h"
+#include "common/env_fault.h"
+#include "common/formats/huggingface_weights.h"
+#include "common/formats/peft_adapter.h"
+#include "common/formats/safetensors.h"
+
+namespace weft {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kConfig[] = "/adapter/adapter_config.json";
+constexpr char kWeights[] = "/adapter/adapter_model.safetensors";
+
+using Values = std::map<std::string, std::vector<float>>;
+
+/// What tests/parity/make_adapter_fixtures.py wrote with peft.
+std::string Fixture(const std::string& name) {
+  return WEFT_SOURCE_DIR "/tests/parity/testdata/" + name;
+}
+
+ModelSpec BaseOf(const std::string& family) {
+  auto spec = ReadModelConfig(Env::Posix(), Fixture(family) + "/start", ModelSpec());
+  WEFT_CHECK(spec.ok(), spec.status().message());
+  return *spec;
+}
+
+/// A copy of the adapter of a fixture, for example gpt2/lora/trained, in /adapter.
+struct Folder {
+  FaultEnv env;
+  ModelSpec model;
+  std::vector<SafetensorsTensor> tensors;
+
+  explicit Folder(const std::string& adapter)
+      : model(BaseOf(adapter.substr(0, adapter.find('/')))), file_(Opened(adapter)) {
+    const auto config = ReadFile(Env::Posix(), Fixture(adapter) + "/adapter_config.json");
+    WEFT_CHECK(config.ok(), config.status().message());
+    WEFT_CHECK(env.CreateDirs("/adapter").ok(), "folder");
+    WEFT_CHECK(WriteFileAtomic(env, kConfig, *config).ok(), "config");
+    for (const SafetensorsView& view : file_.tensors()) {
+      tensors.push_back({view.name, view.type, view.shape, view.bytes, {}});
+    }
+  }
+  void Write() { WEFT_CHECK(WriteSafetensors(env, kWeights, tensors).ok(), "weights"); }
+  /// Rounds every second tensor to a type of two bytes.
+  void Round(SafetensorsType type) {
+    for (size_t i = 0; i < tensors.size(); i += 2) {
+      std::vector<float> floats(tensors[i].bytes.size() / sizeof(float));
+      ReadFloats({tensors[i].name, tensors[i].type, tensors[i].shape, tensors[i].bytes}, 0, floats);
+      std::vector<uint16_t>& bits = rounded_.emplace_back();
+      for (const float each : floats) {
+        bits.push_back(type == SafetensorsType::kBF16 ? ToBFloat16(each).bits : ToHalf(each).bits);
+      }
+      tensors[i].type = type;
+      tensors[i].bytes = std::as_bytes(std::span(bits));
+    }
+  }
+  /// Adds factors of a layer.
+  void Adapt(const std::string& layer) {
+    for (const char* factor : {".lora_A.weight", ".lora_B.weight"}) {
+      tensors.push_back({"base_model.model." + layer + factor,
+                         SafetensorsType::kF32,
+                         {2, 2},
+                         std::as_bytes(std::span(kFactor)),
+                         {}});
+    }
+  }
+  /// What reading it says.
+  std::string Refusal() {
+    Write();
+    return std::string(ReadAdapterConfig(env, "/adapter", model).status().message());
+  }
+
+ private:
+  static constexpr float kFactor[4] = {};
+  static SafetensorsFile Opened(const std::string& adapter) {
+    auto file =
+        SafetensorsFile::Open(Env::Posix(), Fixture(adapter) + "/adapter_model.safetensors");
+    WEFT_CHECK(file.ok(), file.status().message());
+    return *std::move(file);
+  }
+
+  SafetensorsFile file_;
+  std::deque<std::vector<uint16_t>> rounded_;
+};
+
+/// Reads the adapter in /adapter and writes it to /out.
+void WriteAgain(Folder& folder, const std::string& read_from) {
+  auto peft = ReadAdapterConfig(folder.env, "/adapter", folder.model);
+  ASSERT_TRUE(peft.ok()) << peft.status().message();
+  ModelSpec model = folder.model;
+  model.peft = *peft;
+  Values values;
+  const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
+    std::vector<float>& own = values[tensor.parameter];
+    own.resize(ElementCount(tensor));
+    return std::span(own);
+  };
+  const Status read = ImportAdapter(folder.env, "/adapter", model, buffer);
+  ASSERT_TRUE(read.ok()) << read.message();
+  const Status written =
+      ExportAdapter(folder.env, "/out", model, {.read_from = read_from},
+                    [&](const HuggingFaceTensor& tensor) -> Result<std::span<const float>> {
+                      return std::span<const float>(values.at(tensor.parameter));
+                    });
+  ASSERT_TRUE(written.ok()) << written.message();
+}
+
+TEST(PeftFiles, TensorsKeepTheTypesOfTheFileThatTheyWereReadFrom) {
+  for (const char* adapter : {"gpt2/lora/trained", "llama/miss/trained", "llama/lokr/trained",
+                              "llama/adalora/start", "llama/prompt/trained"}) {
+    for (const SafetensorsType type : {SafetensorsType::kBF16, SafetensorsType::kF16}) {
+      SCOPED_TRACE(std::string(adapter) + " " + std::string(SafetensorsTypeName(type)));
+      Folder folder(adapter);
+      folder.Round(type);
+      folder.Write();
+      ASSERT_NO_FATAL_FAILURE(WriteAgain(folder, "/adapter"));
+      const auto before = SafetensorsFile::Open(folder.env, kWeights);
+      const auto after = SafetensorsFile::Open(folder.env, "/out/adapter_model.safetensors");
+      ASSERT_TRUE(before.ok() && after.ok());
+      ASSERT_EQ(after->tensors().size(), before->tensors().size());
+      for (const SafetensorsView& tensor : before->tensors()) {
+        const SafetensorsView* const same = after->Find(tensor.name);
+        ASSERT_NE(same, nullptr) << tensor.name;
+        EXPECT_EQ(same->type, tensor.type) << tensor.name;
+        EXPECT_EQ(same->shape, tensor.shape) << tensor.name;
+        EXPECT_TRUE(std::ranges::equal(same->bytes, tensor.bytes)) << tensor.name;
+      }
+    }
+  }
+}
+
+TEST(PeftFiles, TensorsThatWereTrainedAreF32) {
+  Folder folder("gpt2/lora/trained");
+  folder.Round(SafetensorsType::kBF16);
+  folder.Write();
+  ASSERT_NO_FATAL_FAILURE(WriteAgain(folder, ""));
+  const auto after = SafetensorsFile::Open(folder.env, "/out/adapter_model.safetensors");
+  ASSERT_TRUE(after.ok());
+  for (const SafetensorsView& tensor : after->tensors()) {
+    EXPECT_EQ(tensor.type, SafetensorsType::kF32) << tensor.name;
+  }
+}
+
+TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"llama", "lm_head"},
+      {"gpt2", "lm_head"},  // which has the table of tokens
+      {"gpt2", "transformer.wpe"},
+      {"bert_classes", "bert.pooler.dense"},
+      {"bert_classes", "classifier"},
+      {"bert_mlm", "cls.predictions.transform.dense"},
+      {"mixtral", "model.layers.1.block_sparse_moe.gate"},
+      {"vit", "classifier"},
+  };
+  for (const auto& [family, layer] : cases) {
+    SCOPED_TRACE(std::string(family) + " " + layer);
+    const std::string adapter = std::string(family) + "/lora/start";
+    ASSERT_EQ(Folder(adapter).Refusal(), "");
+    Folder folder(adapter);
+    folder.Adapt(layer);
+    EXPECT_THAT(folder.Refusal(),
+                AllOf(HasSubstr("adapter_model.safetensors adapts " + std::string(layer) +
+                                ", and adapters are trained on the linear layers of blocks"),
+                      HasSubstr("modules_to_save"), Not(HasSubstr("base model"))));
+  }
+  Folder many("mixtral/lora/start");
+  for (const char* layer : {"model.norm", "model.layers.1.block_sparse_moe.gate", "lm_head",
+                            "model.layers.0.block_sparse_moe.gate"}) {
+    many.Adapt(layer);
+  }
+  EXPECT_THAT(many.Refusal(), HasSubstr("adapts lm_head, model.layers.0.block_sparse_moe.gate, "
+                                        "model.layers.1.block_sparse_moe.gate and 1 more, and "));
+  // Of another network.
+  Folder unknown("llama/lora/start");
+  unknown.Adapt("model.layers.7.self_attn.q_proj");
+  EXPECT_THAT(unknown.Refusal(), HasSubstr("must be the adapter's base model"));
+}
+
+}  // namespace
+}  // namespace weft
