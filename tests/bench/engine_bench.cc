@@ -20,6 +20,8 @@
 #include <CLI/CLI.hpp>
 
 #include "common/json.h"
+#include "common/model/memory_inputs.h"
+#include "common/model/memory_model.h"
 #include "common/model/model_counts.h"
 #include "common/rng.h"
 #include "common/spec/deterministic_mesh.h"
@@ -30,6 +32,7 @@
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/tensor/host_memory_pool.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/engine/testing/product_kind.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/train/trainer.h"
 
@@ -169,6 +172,16 @@ int64_t MemoryBytes(const std::string& field) {
   return 0;
 }
 
+// What the planner's model says of the same run on this processor, by component.
+MemoryBreakdown PredictedMemory(const JobSpec& job, const Plan& plan, DType compute) {
+  MemoryInputs inputs = MemoryInputsOf(job, plan, {.products = ProductsOf(compute)});
+  MemoryBreakdown predicted = PredictMemory(inputs);
+  // Operands that are widened for one product are the kernels' own, which no allocator counts.
+  inputs.products = ProductKind::kNative;
+  predicted.workspace_bytes = PredictMemory(inputs).workspace_bytes;
+  return predicted;
+}
+
 void ResetPeakMemory() {
   std::ofstream("/proc/self/clear_refs") << "5";
 }
@@ -179,9 +192,11 @@ struct Measured {
   std::vector<double> seconds;
   std::vector<double> losses;
   StepReport last;
-  // Of the first steps asked for: of the process, and what is held of the device.
+  // Of the first steps asked for, before any product is timed: of the process, what is held of the
+  // device, and what the engine's allocator counted.
   int64_t peak_memory_bytes = 0;
   int64_t device_memory_bytes = 0;
+  MemoryBreakdown peak_memory;
 };
 
 // Seconds of each step; on a device, where a step ends while the next one begins, their mean.
@@ -200,6 +215,7 @@ Status Run(Trainer& trainer, Context& context, int64_t steps, Measured& measured
   }
   if (measured.peak_memory_bytes == 0) {
     measured.peak_memory_bytes = MemoryBytes("VmHWM");
+    measured.peak_memory = measured.last.peak_memory;
     if (OnDevice(context)) measured.device_memory_bytes = context.allocator->held_bytes();
   }
   return OkStatus();
@@ -314,10 +330,12 @@ Result<Json> RunBench(BenchOptions options) {
       {"seconds_by_phase", Phases(measured.phases, steps)},
       {"memory_before_bytes", memory_before_bytes},
       {"peak_memory_bytes", measured.peak_memory_bytes},
-      {"peak_memory", ToJson(report.peak_memory)}};
+      {"peak_memory", ToJson(measured.peak_memory)}};
   if (OnDevice(context)) {
     result["device_memory_bytes"] = measured.device_memory_bytes;
     result["graph_steps"] = trainer->graph_steps();
+  } else {
+    result["predicted_memory"] = ToJson(PredictedMemory(job, plan, compute));
   }
   if (context.host != nullptr) {
     result["offload"] = LinkUse(*context.host, plan, down, up, steps);

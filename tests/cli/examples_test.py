@@ -1,5 +1,6 @@
 """The jobs of docs/examples run as they are, except for their length, and learn."""
 
+import hashlib
 import json
 import math
 import os
@@ -40,6 +41,12 @@ KILLED = {
     "over_parameterized": (3, {}),
     "reparameterized_branches": (3, {}),
 }
+CHAT_RECORD = ROOT / "tests/parity/testdata/chat_example_checked.json"
+CHAT_HINT = "run tests/parity/check_chat_example.py and commit its record"
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 class ExampleJobs(unittest.TestCase):
@@ -135,6 +142,22 @@ class Examples(ExampleJobs):
                   for token in json.loads((hf / "tokenizer.json").read_text())["added_tokens"]}
         ends = json.loads((hf / "generation_config.json").read_text())["eos_token_id"]
         self.assertEqual(ends, [tokens["<|endoftext|>"], tokens["<|im_end|>"]])
+        # With these files transformers has answered: they do not depend on how long was trained.
+        files = {path.name: sha256(path) for path in hf.iterdir() if path.suffix != ".safetensors"}
+        self.assertEqual(files, json.loads(CHAT_RECORD.read_text())["files"], CHAT_HINT)
+
+    def test_transformers_has_answered_the_questions_of_the_chat_as_weft_does(self):
+        record = json.loads(CHAT_RECORD.read_text())
+        questions = ROOT / "docs/examples/questions.jsonl"
+        self.assertEqual(record["example"], sha256(ROOT / "docs/examples/sft.yaml"), CHAT_HINT)
+        self.assertEqual(record["questions"], sha256(questions), CHAT_HINT)
+        self.assertEqual(record["asked"], len(questions.read_text().splitlines()))
+        versions = [run["transformers"] for run in record["runs"]]
+        for version in ("4.57.", "5."):
+            self.assertTrue(any(each.startswith(version) for each in versions), versions)
+        for run in record["runs"]:
+            self.assertGreater(run["right"], 0, run)
+            self.assertGreaterEqual(run["same_as_weft"], 0.99 * record["asked"], run)
 
     def check_value_learning(self, run, base):
         """Its network is one of its own, which is added to that of the training, or to another."""

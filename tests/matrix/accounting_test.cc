@@ -510,7 +510,8 @@ TEST_P(Accounting, MemoryOfTechniquesIsThatOfTheFormulas) {
     };
     const bool sharded = GetParam().tensor > 1 || GetParam().zero_stage > 2;
     if (adapts || (GetParam().added && sharded)) {
-      // The rest is small here, and padded to lines, as is what DoRA keeps of rows.
+      // The rest is small here, and padded to lines, as is what DoRA keeps of rows: hence twice the
+      // tolerance. Wider networks are within it (memory_variants_test.cc).
       const auto parameters = static_cast<double>(predicted.parameters_bytes);
       EXPECT_NEAR(static_cast<double>(rank.memory_step.parameters_bytes), parameters,
                   2 * kShare * parameters);

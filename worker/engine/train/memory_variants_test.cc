@@ -213,6 +213,42 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   }
 }
 
+// Of sizes that are whole lines, so that nothing is padded: what tiny networks differ by.
+TEST(PredictMemoryTest, AdaptersAndQuantisedWeightsAreWithinOnePercent) {
+  constexpr double kOnePercent = 0.01;
+  for (const char* quantized : {"none", "nf4"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(quantized) + " in " + precision);
+      JobSpec job = TinyJob(4);
+      job.model = SmallModel(3, 4, 1024, 128);
+      job.model.family = "llama";
+      job.model.width = 256;
+      job.model.kv_heads = 2;
+      job.model.mlp_width = 704;
+      job.model.peft.method = "lora";
+      job.model.peft.rank = 16;
+      job.model.peft.target_modules = {"all-linear"};
+      job.model.weight_quantization.type = quantized;
+      const Plan plan = TinyPlan(precision, 2, 2);
+      RandomTokens tokens(job.model.vocab_size, job.model.context);
+      TinyTraining run(job, plan, tokens);
+      run.Step();
+      const MemoryBreakdown measured = run.Step().peak_memory;
+      const MemoryBreakdown predicted =
+          PredictMemory(MemoryInputsOf(job, plan, {ProductsOf(PrecisionOf(precision).products)}));
+      const auto near = [&](const char* name, int64_t MemoryBreakdown::*part) {
+        EXPECT_NEAR(static_cast<double>(predicted.*part) / static_cast<double>(measured.*part), 1,
+                    kOnePercent)
+            << name << ": predicted " << predicted.*part << ", measured " << measured.*part;
+      };
+      near("parameters", &MemoryBreakdown::parameters_bytes);
+      near("gradients", &MemoryBreakdown::gradients_bytes);
+      near("optimizer", &MemoryBreakdown::optimizer_bytes);
+      near("activations", &MemoryBreakdown::activations_bytes);
+    }
+  }
+}
+
 // Frozen weights in a format have no operands for their gradients; those of adapters are dense.
 TEST(PredictMemoryTest, HoldsForAdaptersOnWeightsInFp8) {
   for (const char* family : {"gpt2", "llama"}) {
