@@ -22,6 +22,7 @@
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/trainer/phases_testing.h"
+#include "worker/trainer/run_folder.h"
 #include "worker/trainer/trained_weights.h"
 
 namespace weft::trainer {
@@ -77,6 +78,27 @@ TEST_F(PhasesTest, ARunThatIsStoppedGoesOnInItsPhaseBitForBit) {
     EXPECT_EQ(Summary("stopped").phases[i].start_validation_loss_nats,
               Summary("whole").phases[i].start_validation_loss_nats);
   }
+}
+
+TEST_F(PhasesTest, SecondsAreThoseOfAllAttempts) {
+  const JobSpec job = Job({Phase(6), Phase(4)});
+  const std::string first = Folder("stopped/phase-1"), last = Folder("stopped");
+  ASSERT_TRUE(Run("stopped", job, 3).ok());
+  const double once = *ReadRunSeconds(Env::Posix(), first);
+  EXPECT_GT(once, 0);
+  // As if the attempt had taken longer than any test.
+  ASSERT_TRUE(SaveRunSeconds(Env::Posix(), first, once + 1e5).ok());
+  ASSERT_TRUE(Run("stopped", job, 5).ok());  // in the last phase
+  EXPECT_GT(*ReadRunSeconds(Env::Posix(), first), once + 1e5);
+  const double in_last = *ReadRunSeconds(Env::Posix(), last);
+  ASSERT_TRUE(SaveRunSeconds(Env::Posix(), last, in_last + 2e5).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  const RunSummary summary = Summary("stopped");
+  ASSERT_EQ(summary.phases.size(), 2u);
+  EXPECT_NEAR(summary.phases[0].seconds, 1e5, 1e4);
+  EXPECT_GT(summary.phases[0].seconds, once + 1e5);
+  EXPECT_NEAR(summary.phases[1].seconds, 2e5, 1e4);
+  EXPECT_EQ(summary.seconds, summary.phases[1].seconds);
 }
 
 TEST_F(PhasesTest, ARunThatIsCompleteIsNotRunAgain) {
