@@ -15,6 +15,7 @@
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/growth_fit.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -236,6 +237,9 @@ TEST_F(PhasesTest, ALearnedGrowthStartsLowerThanItsCopies) {
   EXPECT_EQ(Manifest("learned").data_offset, 30 + 20);
   EXPECT_EQ(ligo.tokens, fpi.tokens);
   EXPECT_GT(ligo.training_flops, 6 * fpi.training_flops) << "20 steps and the operator, then 4";
+  JobSpec planned = learned;
+  planned.model.vocab_size = Manifest("learned").job.model.vocab_size;
+  EXPECT_NEAR((ligo.training_flops - fpi.training_flops) / GrowthFitFlops(planned, 1), 1, 1e-9);
 
   // Within a phase the operator is not learned again.
   ASSERT_TRUE(Run("stopped", learned, 32).ok());
