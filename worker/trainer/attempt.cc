@@ -91,6 +91,9 @@ Status Attempt::Prepare() {
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
   WEFT_RETURN_IF_ERROR(CheckFolder());
+  if (first_rank()) {
+    WEFT_ASSIGN_OR_RETURN(seconds_before_, ReadRunSeconds(env_, spec_.run_dir));
+  }
   if (saving_rank() < saving_ranks()) {
     engine::CheckpointWriterOptions options;
     options.env = &env_;

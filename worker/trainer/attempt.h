@@ -149,6 +149,10 @@ class Attempt {
   /// Evaluates these sizes and chooses one, the same on all ranks.
   Result<AttemptOutcome> FinishSearch();
   RunSummary Summarize() const;
+  /// Duration of all attempts up to now; on other ranks than the first of this one.
+  double RunSeconds() const;
+  /// Leaves RunSeconds for attempts that follow. A failure is a warning.
+  void NoteSeconds();
   void ReportCheckpoint(const engine::CheckpointProgress& progress);
   void Event(const std::string& level, const std::string& text);
   /// Damaged checkpoints that were passed over.
@@ -205,7 +209,8 @@ class Attempt {
   double evaluation_seconds_ = 0;
   double vote_seconds_ = 0;  ///< Likewise, waiting for the votes of all.
   double training_seconds_ = 0;
-  bool grown_ = false;  ///< As StartPoint has it; likewise below.
+  double seconds_before_ = 0;  ///< Of attempts before this one; rank 0.
+  bool grown_ = false;         ///< As StartPoint has it; likewise below.
   std::optional<double> loss_before_;
   double fit_flops_ = 0;
   std::optional<SizeChoice> chosen_;  ///< What a search has made of this phase before.

@@ -73,6 +73,7 @@ Status Attempt::SaveInBackground() {
   if (!held_up.ok()) return OkStatus();  // reported; the next interval tries again
   checkpoint_stall_ += *held_up;
   saved_step_ = step;
+  NoteSeconds();
   return OkStatus();
 }
 
@@ -107,6 +108,7 @@ Status Attempt::TakeSnapshot() {
   WEFT_ASSIGN_OR_RETURN(
       const std::string failed,
       snapshots_->Take(Manifest(), saving_rank(), saving_ranks(), StateToSave(), context_.stream));
+  NoteSeconds();
   ReportActivity("training");
   checkpoint_stall_ += watch.Lap();
   if (!failed.empty() && !snapshot_failed_ && first_rank()) {

@@ -17,6 +17,7 @@
 #include "worker/engine/train/guard.h"
 #include "worker/trainer/attempt.h"
 #include "worker/trainer/grown_state.h"
+#include "worker/trainer/run_folder.h"
 
 namespace weft::trainer {
 namespace {
@@ -186,6 +187,18 @@ void Attempt::LogMemory() {
   Event("error", text);
 }
 
+double Attempt::RunSeconds() const {
+  return seconds_before_ + SecondsSince(begin_);
+}
+
+void Attempt::NoteSeconds() {
+  if (!first_rank()) return;
+  const Status saved = SaveRunSeconds(env_, spec_.run_dir, RunSeconds());
+  if (saved.ok()) return;
+  Event("warning", "summary.json may leave out the time of this attempt, which cannot be noted: " +
+                       saved.message());
+}
+
 RunSummary Attempt::Summarize() const {
   const engine::TrainCounters& counters = trainer_->counters();
   RunSummary summary;
@@ -209,7 +222,7 @@ RunSummary Attempt::Summarize() const {
   summary.validation_accuracy = validation_accuracy_;
   summary.unigram_entropy_nats = data_.unigram_entropy;
   summary.resumed_from_step = first_step_;
-  summary.seconds = SecondsSince(begin_);
+  summary.seconds = RunSeconds();
   if (chosen_) {
     summary.chosen_layers = chosen_->layers;
     if (chosen_->image_size > 0) summary.chosen_image_size = chosen_->image_size;

@@ -102,7 +102,7 @@ Result<AttemptOutcome> Attempt::FinishSearch() {
   choice.steps = counters.step;
   choice.tokens = counters.tokens;
   choice.training_flops = FlopsOfSearch(choice.candidates) + fit_flops_;
-  choice.seconds = SecondsSince(begin_);
+  choice.seconds = RunSeconds();
   // Before the choice is there, which ends the search for those that start again: a later search
   // would find them.
   if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());

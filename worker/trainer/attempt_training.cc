@@ -67,6 +67,7 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       ReportActivity("saving");
       Status saved = CheckState(0);
       if (saved.ok()) saved = SaveAndWait();
+      NoteSeconds();
       if (!saved.ok()) {
         Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
                            saved.message());
@@ -247,6 +248,7 @@ Result<AttemptOutcome> Attempt::Finish() {
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),
                          Summarize()};
   if (snapshots_) WEFT_RETURN_IF_ERROR(snapshots_->Forget());
+  NoteSeconds();
   if (first_rank()) {
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
                                          ToJson(*outcome.summary).dump(2) + "\n"));

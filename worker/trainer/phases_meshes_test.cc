@@ -1,4 +1,9 @@
 // Phases on several ranks: each grows its part from the parts of the ranks before.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+
 #include <gtest/gtest.h>
 
 #include "worker/trainer/phases_testing.h"
@@ -12,6 +17,11 @@ PlanChange Zero(int64_t stage) {
     plan.mesh.data = 2;
     plan.zero_stage = stage;
   };
+}
+
+const Spread& SpreadOf(std::string_view name) {
+  return *std::find_if(std::begin(kSpreads), std::end(kSpreads),
+                       [&](const Spread& spread) { return spread.name == name; });
 }
 
 TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
@@ -62,22 +72,38 @@ TEST_F(PhasesTest, RanksOfAnyMeshGrowTheirPartsFromThoseOfAnother) {
     ASSERT_TRUE(Run(one, job).ok());
     for (const Spread& spread : kSpreads) {
       SCOPED_TRACE(std::string(method) + " on " + spread.name);
-      AttemptSpec whole;
-      whole.job_id = std::string(spread.name) + "-" + method;
-      whole.epoch = 1;
-      whole.host = "127.0.0.1";
-      whole.run_dir = Folder(whole.job_id);
-      whole.cache_dir = root_ + "/cache";
-      whole.job = job;
       // The small model has one head and block: its ranks shard the optimizer's state alone.
-      RunRanks(whole, 0, kSpreads[1]);
-      RunRanks(whole, 1, spread);
-      const RunSummary shared = Summary(whole.job_id), expected = Summary(one);
-      EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-4);
-      EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-3);
-      ASSERT_EQ(shared.phases.size(), 2u);
-      EXPECT_EQ(shared.phases[0].steps, 4);
-      EXPECT_EQ(Manifest(whole.job_id).updates, 7) << "the optimizer's state was grown";
+      CompareSpread(job, one, std::string(spread.name) + "-" + method, SpreadOf("zero-1"), spread);
+    }
+    EXPECT_EQ(Manifest(one).updates, 7) << "the optimizer's state was grown";
+  }
+}
+
+TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
+  struct Meshes {
+    const char* first;
+    const char* last;
+  };
+  constexpr Meshes kMeshes[] = {{"zero-3", "data"},
+                                {"tensor", "zero-3"},
+                                {"pipeline", "tensor"},
+                                {"tensor-zero-1", "zero-1"}};
+  for (const char* method : {"fpi", "decoalesce"}) {
+    // From two heads and two blocks, so that its ranks have parts of the small model.
+    JobSpec job = Job({Phase(4), Phase(3, method)});
+    job.model.layers = job.model.heads = 4;
+    job.model.width = 64;
+    job.phases[0].layers = 2;
+    job.phases[0].width = 32;
+    job.phases[1].growth.alpha = 1;
+    job.phases[1].growth.optimizer_state = "kept";
+    const std::string one = std::string("one-") + method;
+    ASSERT_TRUE(Run(one, job).ok());
+    EXPECT_EQ(Manifest(one).updates, 7);
+    for (const Meshes& meshes : kMeshes) {
+      SCOPED_TRACE(std::string(method) + " from " + meshes.first + " to " + meshes.last);
+      CompareSpread(job, one, std::string(meshes.first) + "-first-" + method,
+                    SpreadOf(meshes.first), SpreadOf(meshes.last));
     }
   }
 }

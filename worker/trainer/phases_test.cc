@@ -15,6 +15,7 @@
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/growth_fit.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -22,6 +23,7 @@
 #include "worker/engine/comm/hash_store.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/trainer/phases_testing.h"
+#include "worker/trainer/run_folder.h"
 #include "worker/trainer/trained_weights.h"
 
 namespace weft::trainer {
@@ -77,6 +79,27 @@ TEST_F(PhasesTest, ARunThatIsStoppedGoesOnInItsPhaseBitForBit) {
     EXPECT_EQ(Summary("stopped").phases[i].start_validation_loss_nats,
               Summary("whole").phases[i].start_validation_loss_nats);
   }
+}
+
+TEST_F(PhasesTest, SecondsAreThoseOfAllAttempts) {
+  const JobSpec job = Job({Phase(6), Phase(4)});
+  const std::string first = Folder("stopped/phase-1"), last = Folder("stopped");
+  ASSERT_TRUE(Run("stopped", job, 3).ok());
+  const double once = *ReadRunSeconds(Env::Posix(), first);
+  EXPECT_GT(once, 0);
+  // As if the attempt had taken longer than any test.
+  ASSERT_TRUE(SaveRunSeconds(Env::Posix(), first, once + 1e5).ok());
+  ASSERT_TRUE(Run("stopped", job, 5).ok());  // in the last phase
+  EXPECT_GT(*ReadRunSeconds(Env::Posix(), first), once + 1e5);
+  const double in_last = *ReadRunSeconds(Env::Posix(), last);
+  ASSERT_TRUE(SaveRunSeconds(Env::Posix(), last, in_last + 2e5).ok());
+  ASSERT_TRUE(Run("stopped", job).ok());
+  const RunSummary summary = Summary("stopped");
+  ASSERT_EQ(summary.phases.size(), 2u);
+  EXPECT_NEAR(summary.phases[0].seconds, 1e5, 1e4);
+  EXPECT_GT(summary.phases[0].seconds, once + 1e5);
+  EXPECT_NEAR(summary.phases[1].seconds, 2e5, 1e4);
+  EXPECT_EQ(summary.seconds, summary.phases[1].seconds);
 }
 
 TEST_F(PhasesTest, ARunThatIsCompleteIsNotRunAgain) {
@@ -214,6 +237,9 @@ TEST_F(PhasesTest, ALearnedGrowthStartsLowerThanItsCopies) {
   EXPECT_EQ(Manifest("learned").data_offset, 30 + 20);
   EXPECT_EQ(ligo.tokens, fpi.tokens);
   EXPECT_GT(ligo.training_flops, 6 * fpi.training_flops) << "20 steps and the operator, then 4";
+  JobSpec planned = learned;
+  planned.model.vocab_size = Manifest("learned").job.model.vocab_size;
+  EXPECT_NEAR((ligo.training_flops - fpi.training_flops) / GrowthFitFlops(planned, 1), 1, 1e-9);
 
   // Within a phase the operator is not learned again.
   ASSERT_TRUE(Run("stopped", learned, 32).ok());

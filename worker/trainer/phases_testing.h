@@ -221,6 +221,26 @@ class PhasesTest : public testing::Test {
     }
     for (std::thread& rank : ranks) rank.join();
   }
+  /// Runs a job of two phases as run `name`, each spread over ranks, and compares it with run `one`
+  /// of one rank.
+  void CompareSpread(const JobSpec& job, const std::string& one, const std::string& name,
+                     const Spread& first, const Spread& last) const {
+    AttemptSpec whole;
+    whole.job_id = name;
+    whole.epoch = 1;
+    whole.host = "127.0.0.1";
+    whole.run_dir = Folder(name);
+    whole.cache_dir = root_ + "/cache";
+    whole.job = job;
+    RunRanks(whole, 0, first);
+    RunRanks(whole, 1, last);
+    const RunSummary shared = Summary(name), expected = Summary(one);
+    EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-4);
+    EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-3);
+    ASSERT_EQ(shared.phases.size(), 2u);
+    EXPECT_EQ(shared.phases[0].steps, job.phases[0].steps);
+    EXPECT_EQ(Manifest(name).updates, Manifest(one).updates) << "of the optimizer's state";
+  }
   /// Runs the last of two phases on two ranks, with a plan that `change` makes of that of one, and
   /// compares it with one rank.
   void CompareWithTwoRanks(const JobSpec& job, const PlanChange& change) {

@@ -12,4 +12,10 @@ namespace weft::trainer {
 /// retry helps. kExhausted for a full disk.
 Status CheckRunFolder(Env& env, const std::string& run_dir, int64_t rank);
 
+/// Notes that all attempts at a run have taken `seconds` so far: `<run_dir>/attempts.json`.
+Status SaveRunSeconds(Env& env, const std::string& run_dir, double seconds);
+
+/// What was noted last; 0 where nothing was. kInvalid for a file that holds anything else.
+Result<double> ReadRunSeconds(Env& env, const std::string& run_dir);
+
 }  // namespace weft::trainer

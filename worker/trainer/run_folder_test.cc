@@ -44,5 +44,21 @@ TEST(RunFolder, OnAFullDiskMayBeTriedAgain) {
   EXPECT_EQ(CheckRunFolder(env, "/runs/job", 0).code(), StatusCode::kExhausted);
 }
 
+TEST(RunFolder, KeepsTheSecondsOfAllAttempts) {
+  FaultEnv env;
+  ASSERT_TRUE(CheckRunFolder(env, "/runs/job", 0).ok());
+  EXPECT_EQ(*ReadRunSeconds(env, "/runs/job"), 0);
+  ASSERT_TRUE(SaveRunSeconds(env, "/runs/job", 12.5).ok());
+  ASSERT_TRUE(SaveRunSeconds(env, "/runs/job", 20.25).ok());
+  EXPECT_EQ(*ReadRunSeconds(env, "/runs/job"), 20.25);
+  for (const char* damaged : {"", "{\"seconds\": \"x\"}"}) {
+    ASSERT_TRUE(WriteFileAtomic(env, "/runs/job/attempts.json", damaged).ok());
+    const Status status = ReadRunSeconds(env, "/runs/job").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("/runs/job/attempts.json: "), HasSubstr("hint: delete it")));
+  }
+}
+
 }  // namespace
 }  // namespace weft::trainer

@@ -37,7 +37,8 @@ struct PhaseSummary {
     visit(Field("tokens", "Tokens trained on.").Unit("tokens"), self.tokens);
     visit(Field("training_flops", "Floating-point operations of the training.").Unit("FLOP"),
           self.training_flops);
-    visit(Field("seconds", "Duration of its last attempt.").Unit("seconds"), self.seconds);
+    visit(Field("seconds", "Duration of all its attempts; see RunSummary.").Unit("seconds"),
+          self.seconds);
     visit(Field("train_loss_nats", "Mean training loss of its last steps (at most 100).")
               .Unit("nats per token"),
           self.train_loss_nats);
@@ -120,7 +121,10 @@ struct RunSummary {
           self.unigram_entropy_nats);
     visit(Field("resumed_from_step", "Where the last attempt started.").Unit("steps"),
           self.resumed_from_step);
-    visit(Field("seconds", "Duration of the last attempt.").Unit("seconds"), self.seconds);
+    visit(Field("seconds",
+                "Duration of all attempts; of one that was killed up to its last checkpoint.")
+              .Unit("seconds"),
+          self.seconds);
     visit(Field("tokens_per_second", "Of the last attempt while it trained, over all ranks.")
               .Unit("tokens/s"),
           self.tokens_per_second);

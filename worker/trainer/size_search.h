@@ -60,7 +60,7 @@ struct SizeChoice {
                 "Floating-point operations of these steps, and of what learned a growth operator.")
               .Unit("FLOP"),
           self.training_flops);
-    visit(Field("seconds", "Duration of the last attempt at them.").Unit("seconds"), self.seconds);
+    visit(Field("seconds", "Duration of all attempts at them.").Unit("seconds"), self.seconds);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/duration_text.h"
+#include "common/spec/growth_fit.h"
 #include "common/spec/phase_search.h"
 #include "common/spec/phases.h"
 #include "common/text.h"
@@ -28,7 +29,15 @@ Status CheckWishes(const PlanQuery& query) {
   return OkStatus();
 }
 
-/// `share`: SearchFlopsShare of the phase; its seconds are taken to follow its FLOPs.
+/// What a phase computes over what its steps would with its largest size alone: in a search they
+/// have others, and a growth operator may be learned before.
+double WorkShare(const JobSpec& job, size_t phase) {
+  const JobSpec own = JobOfPhase(job, phase);
+  const double steps = static_cast<double>(own.train.steps) * StepFlops(own);
+  return SearchFlopsShare(job, phase) + GrowthFitFlops(job, phase) / steps;
+}
+
+/// `share`: WorkShare of the phase; its seconds are taken to follow its FLOPs.
 PhasePlan PhasePlanOf(const JobSpec& phase, double share, std::string title,
                       PlanExplanation explanation) {
   PhasePlan one;
@@ -71,7 +80,7 @@ Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
     if (!explanation.ok()) return explanation.status().WithContext(title);
     plans.currency = explanation->currency;
     const PhasePlan& one = plans.phases.emplace_back(
-        PhasePlanOf(JobOfPhase(job, i), SearchFlopsShare(job, i), title, *std::move(explanation)));
+        PhasePlanOf(JobOfPhase(job, i), WorkShare(job, i), title, *std::move(explanation)));
     plans.steps += one.steps;
     plans.seconds += one.seconds;
     plans.flops += one.flops;
@@ -106,8 +115,8 @@ std::string FormatPhasePlans(const PhasePlans& plans) {
                   Known(plans.kilowatt_hours, FormatNumber("%.3g kWh", plans.kilowatt_hours))});
   return AlignedRows(rows, {false, true, true, true, true, false, true, true, true, true, true,
                             true, true}) +
-         "Without validation, checkpoints and the start of each phase; `--phase N` explains one "
-         "plan.\n";
+         "Without validation, checkpoints and the start of each phase, except what learns a growth "
+         "operator; `--phase N` explains one plan.\n";
 }
 
 }  // namespace weft::planner

@@ -41,9 +41,16 @@ struct PhasePlan {
     visit(Field("tokens_per_step", "Over all ranks."), self.tokens_per_step);
     visit(Field("mesh", "Degrees of parallelism."), self.mesh);
     visit(Field("plan", "With its prediction."), self.plan);
-    visit(Field("seconds", "All its steps; without validation and checkpoints.").Unit("seconds"),
+    visit(Field("seconds",
+                "All its steps, and what learns its growth operator; without "
+                "validation and checkpoints.")
+              .Unit("seconds"),
           self.seconds);
-    visit(Field("flops", "Of all its steps, without recomputation.").Unit("FLOP"), self.flops);
+    visit(Field("flops",
+                "Of all its steps, and of what learns its growth operator; without "
+                "recomputation.")
+              .Unit("FLOP"),
+          self.flops);
     visit(Field("price", "Of all its steps; 0: not known."), self.price);
     visit(Field("kilowatt_hours", "Of all its steps; 0: not known.").Unit("kWh"),
           self.kilowatt_hours);

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/spec/growth_fit.h"
 #include "common/spec/open_choices.h"
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
@@ -260,6 +261,29 @@ TEST(PhasePlans, TheStepsOfASearchHaveTheWorkOfItsChoices) {
   EXPECT_NEAR(searched->phases[0].seconds, share * whole->phases[0].seconds,
               1e-9 * whole->phases[0].seconds);
   EXPECT_EQ(searched->phases[1].flops, whole->phases[1].flops);
+}
+
+TEST(PhasePlans, WhatLearnsAGrowthOperatorIsPartOfItsPhase) {
+  JobSpec job = SmallGpt2();
+  job.schedule.warmup_steps = 0;
+  job.resources.ranks = 1;
+  job.phases.resize(2);
+  job.phases[0].steps = job.phases[1].steps = 100;
+  job.phases[0].layers = 6;
+  job.phases[0].width = 384;
+  job.phases[1].growth.method = "fpi";
+  const auto copied = PlanPhases(job, TwoMachines(), {});
+  job.phases[1].growth.method = "ligo";
+  job.phases[1].growth.fit_steps = 20;
+  const auto learned = PlanPhases(job, TwoMachines(), {});
+  ASSERT_TRUE(copied.ok() && learned.ok());
+  const double fit = GrowthFitFlops(job, 1);
+  const double steps = 100 * StepFlops(JobOfPhase(job, 1));
+  EXPECT_GT(fit, 0.2 * steps) << "20 steps, and the products of the operator";
+  EXPECT_NEAR(learned->phases[1].flops / copied->phases[1].flops, 1 + fit / steps, 1e-9);
+  EXPECT_NEAR(learned->phases[1].seconds / copied->phases[1].seconds, 1 + fit / steps, 1e-9);
+  EXPECT_EQ(learned->phases[1].steps, 100);
+  EXPECT_EQ(learned->phases[0].flops, copied->phases[0].flops);
 }
 
 TEST(PhasePlans, AnErrorNamesItsPhase) {

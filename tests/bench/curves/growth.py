@@ -15,15 +15,35 @@ SCALE_STEPS = 2000
 LINUX = pathlib.Path("/usr/share/doc/linux-doc-6.1/Documentation")
 BUDGETS = (0.3, 0.5, 0.75, 1.0)  # of the steps
 SCHEDULES = ("cosine", "warmup_stable_decay")
+DECAY_SHARE = 0.2  # of all steps, over which warmup_stable_decay falls to zero
+MOST_RATES = 7  # that are tried with a schedule
 TIMED_SHARE = 0.1
 TIMED_EVALUATION = 32  # sequences, so that a tenth of the training is a tenth of the time
+BRIEF_TIMED_SHARE = 0.02  # enough for the median of the steps
+BRIEF_TIMED_STEPS = 4  # of a phase, at least: the first one is left out
+# What the authors report to save of such a network at the same quality, by method and family of
+# models: see docs/techniques/growth.md. None: nothing that we could check.
+PUBLISHED = {
+    "V-cycle, two levels": {"gpt2": 0.241, "bert": 0.19, "vit": 0.271},
+    "V-cycle, three levels": {"bert": 0.516},
+    "progressive stacking": {"bert": 0.25},
+    "G_stack": {"gpt2": 0.35},
+    "bert2BERT (aki)": {"gpt2": 0.47, "bert": 0.45},
+    "SPARKLING": {"gpt2": 0.35},
+    "LiGO": {"bert": 0.45},
+    "one-layer expansion": {"gpt2": 0.8},
+    "zero-layer expansion": {"gpt2": 0.8},
+    "Apollo": {"gpt2": 0.479, "bert": 0.416},
+    "progressive layer dropping": {"bert": 0.24},
+    "masked structural growth": {"gpt2": 0.29, "bert": 0.44},
+    "sequence-length warm-up": {"gpt2": 0.55},
+}
 
 
 @dataclasses.dataclass
 class Method:
     """`phases`: of a share of the steps each; or none, and `settings` of the whole job."""
     name: str
-    published: float | None
     phases: list = dataclasses.field(default_factory=list)
     settings: dict = dataclasses.field(default_factory=dict)
     steps: float = 1.0  # without phases
@@ -31,6 +51,17 @@ class Method:
 
 def phase(share, **fields):
     return {"share": share, **fields}
+
+
+def rates_beyond(losses):
+    """What to try after learning rates with these losses, so that the best one has neighbours: the
+    next by a factor of two beyond an edge that is best. None where one rate alone is given."""
+    best = min(losses, key=losses.get)
+    if len(losses) == 1 or len(losses) >= MOST_RATES:
+        return []
+    if best == min(losses):
+        return [best / 2]
+    return [2 * best] if best == max(losses) else []
 
 
 def merged(job, changes):
@@ -41,61 +72,79 @@ def merged(job, changes):
 
 
 class Family:
-    """A network on its data. `rate` is chosen among `rates` before the rest is trained. Timed runs
-    are on the CPU, all others on `device`. What is `brief` has fewer budgets, one schedule and one
-    seed, and is not timed."""
+    """A network on its data. `tried` has the losses of the learning rates of each schedule before the
+    rest is trained; the best is the schedule's, and methods end in the schedule whose best is best.
+    Timed runs are on the CPU, all others on `device`. What is `brief` has fewer budgets, one schedule
+    and one seed, and its seconds are medians of steps."""
 
-    def __init__(self, name, title, text, job, rates, methods, share, device, brief=False):
+    def __init__(self, name, title, text, job, rates, methods, share, device, brief=False,
+                 parameters=None):
         self.name, self.title, self.text = name, title, text
         self.job, self.rates, self.methods = job, rates, methods
-        self.device, self.timed, self.most_seeds = device, not brief, 1 if brief else None
+        self.device, self.brief, self.most_seeds = device, brief, 1 if brief else None
         self.schedules = SCHEDULES[:1] if brief else SCHEDULES
         self.budgets = BUDGETS[1:] if brief else BUDGETS
+        self.timed_share = BRIEF_TIMED_SHARE if brief else TIMED_SHARE
         self.steps = round(job["train"]["steps"] * share)
         self.warmup = round(job["schedule"]["warmup_steps"] * share)
-        self.rate = None
+        self.parameters = parameters  # of the blocks, of a network of a study of sizes
+        self.tried = {}
 
-    def steps_of(self, share):
-        return max(1, round(self.steps * share))
+    def rate_of(self, kind):
+        return min(self.tried[kind], key=self.tried[kind].get)
 
-    def scratch(self, name, budget, kind, seed, rate, timed=False):
+    @property
+    def schedule(self):
+        return min(self.schedules, key=lambda kind: self.tried[kind][self.rate_of(kind)])
+
+    @property
+    def rate(self):
+        return self.rate_of(self.schedule)
+
+    def steps_of(self, share, least=1):
+        return max(least, round(self.steps * share))
+
+    def scratch(self, name, budget, kind, seed, rate, **of_run):
         steps = self.steps_of(budget)
         job = merged(self.job, {
             "optimizer": {"learning_rate": rate},
             "schedule": {"kind": kind, "warmup_steps": min(self.warmup, steps // 4),
-                         "decay_steps": round(0.2 * steps)},
+                         "decay_steps": round(DECAY_SHARE * steps)},
             "train": {"steps": steps, "seed": seed, "eval_every_steps": steps}})
-        return self.run(f"{self.name}-{name}", job, timed)
+        return self.run(f"{self.name}-{name}", job, **of_run)
 
-    def run(self, name, job, timed):
+    def run(self, name, job, timed=False, may_diverge=False):
         if timed:
             job = merged(job, {"train": {"eval_sequences": TIMED_EVALUATION}})
         if self.device != "cpu" and not timed:
             job = merged(job, {"resources": {"device": self.device}})
-        return Run(name, job, timed=timed)
+        return Run(name, job, timed=timed, may_diverge=may_diverge)
 
-    def rate_runs(self):
-        return {rate: self.scratch(f"rate-{i}", 1, "cosine", 1, rate)
-                for i, rate in enumerate(self.rates)}
+    def rate_run(self, kind, rate):
+        name = f"rate-{kind.split('_')[0]}-{rate:g}".replace(".", "-")
+        return self.scratch(name, 1, kind, 1, rate, may_diverge=True)
 
     def baseline_runs(self, budget, seeds):
         """By schedule: a run a seed."""
         def run(kind, seed):
-            if (budget, kind, seed) == (1, "cosine", 1):
-                return self.rate_runs()[self.rate]
+            if (budget, seed) == (1, 1):
+                return self.rate_run(kind, self.rate_of(kind))
             name = f"scratch-{kind.split('_')[0]}-{round(100 * budget)}-{seed}"
-            return self.scratch(name, budget, kind, seed, self.rate)
+            return self.scratch(name, budget, kind, seed, self.rate_of(kind))
         return {kind: [run(kind, seed) for seed in seeds] for kind in self.schedules}
 
     def timed_baseline(self):
-        return self.scratch("scratch-timed", TIMED_SHARE, "cosine", 1, self.rate, timed=True)
+        return self.scratch("scratch-timed", self.timed_share, self.schedule, 1, self.rate,
+                            timed=True)
 
     def method_run(self, method, seed, share, suffix, timed=False):
         steps = self.steps_of(share * method.steps)
         warmup = round(self.warmup * share)
+        least = BRIEF_TIMED_STEPS if self.brief and timed else 1
         job = merged(self.job, {
             "optimizer": {"learning_rate": self.rate},
-            "schedule": {"kind": "cosine", "warmup_steps": min(warmup, steps // 4)},
+            "schedule": {"kind": self.schedule, "warmup_steps": min(warmup, steps // 4),
+                         "decay_steps": round(DECAY_SHARE * steps)},
             "train": {"steps": steps, "seed": seed, "eval_every_steps": steps}})
         job = merged(job, {section: {key: value(steps) if callable(value) else value
                                      for key, value in fields.items()}
@@ -103,9 +152,9 @@ class Family:
         phases = []
         for i, own in enumerate(method.phases):
             own = copy.deepcopy(own)
-            own["steps"] = self.steps_of(share * own.pop("share"))
+            own["steps"] = self.steps_of(share * own.pop("share"), least)
             own["learning_rate"] = self.rate * own.pop("rate", 1)
-            own.setdefault("schedule", "cosine" if i + 1 == len(method.phases) else "constant")
+            own["schedule"] = self.schedule if i + 1 == len(method.phases) else "constant"
             own["warmup_steps"] = min(warmup, own["steps"] // 4) if i == 0 else own["steps"] // 50
             growth = own.get("growth", {})
             if ramp := growth.pop("ramp", None):
@@ -116,23 +165,27 @@ class Family:
         if phases:
             del job["train"]["steps"]
             job["phases"] = phases
+            # A fifth of all steps, as from scratch, as far as the last phase has them.
+            decay = round(DECAY_SHARE * sum(own["steps"] for own in phases))
+            job["schedule"]["decay_steps"] = min(
+                decay, phases[-1]["steps"] - phases[-1]["warmup_steps"])
         slug = "-".join(re.findall(r"[a-z0-9]+", method.name.lower()))
-        return self.run(f"{self.name}-{slug}-{suffix}", job, timed)
+        return self.run(f"{self.name}-{slug}-{suffix}", job, timed=timed)
 
     def run_of(self, method, seed):
         return self.method_run(method, seed, 1, seed)
 
     def timed_run(self, method):
-        return self.method_run(method, 1, TIMED_SHARE, "timed", timed=True)
+        return self.method_run(method, 1, self.timed_share, "timed", timed=True)
 
-    def runs(self, seeds):
-        runs = [run for budget in self.budgets for runs in self.baseline_runs(budget, seeds).values()
-                for run in runs]
-        for method in self.methods:
-            runs += [self.run_of(method, seed) for seed in seeds]
-        if self.timed:
-            runs += [self.timed_run(method) for method in self.methods] + [self.timed_baseline()]
-        return runs
+    def baselines(self, seeds):
+        """All runs from scratch, the timed one as well."""
+        return [run for budget in self.budgets for runs in self.baseline_runs(budget, seeds).values()
+                for run in runs] + [self.timed_baseline()]
+
+    def method_runs(self, seeds):
+        return [run for method in self.methods
+                for run in [*(self.run_of(method, seed) for seed in seeds), self.timed_run(method)]]
 
     def described(self, name):
         method = next(method for method in self.methods if method.name == name)
@@ -145,63 +198,62 @@ class Family:
 
 
 def methods(model):
-    """Those of each network, with what their authors say they save at the same quality: see
-    docs/techniques/growth.md."""
+    """Those of each network."""
     layers, width = model["layers"], model["width"]
     half = {"layers": layers // 2, "width": width // 2}
     quarter = {"layers": layers // 4, "width": width // 4}
     return [
-        Method("V-cycle, two levels", 0.241, [
+        Method("V-cycle, two levels", [
             phase(0.05),
             phase(0.5, **half, rate=2, growth={"method": "coalesce"}),
             phase(0.55, growth={"method": "decoalesce", "alpha": 0.5})]),
-        Method("V-cycle, three levels", 0.516, [
+        Method("V-cycle, three levels", [
             phase(0.05),
             phase(0.05, **half, growth={"method": "coalesce"}),
             phase(0.4, **quarter, rate=4, growth={"method": "coalesce"}),
             phase(0.4, **half, rate=2, growth={"method": "decoalesce", "alpha": 0.5}),
             phase(0.5, growth={"method": "decoalesce", "alpha": 0.5})]),
-        Method("progressive stacking", 0.25, [
+        Method("progressive stacking", [
             phase(0.15, layers=layers // 4),
             phase(0.2, layers=layers // 2, growth={"method": "stack", "depth_order": "stacked"}),
             phase(0.55, growth={"method": "stack", "depth_order": "stacked"})]),
-        Method("G_stack", 0.35, [
+        Method("G_stack", [
             phase(0.3, layers=layers // 4),
             phase(0.6, growth={"method": "stack", "depth_order": "stacked"})]),
-        Method("bert2BERT (aki)", 0.45, [
+        Method("bert2BERT (aki)", [
             phase(0.4, **half),
             phase(0.6, growth={"method": "aki"})]),
-        Method("SPARKLING", 0.35, [
+        Method("SPARKLING", [
             phase(0.4, width=width // 2),
             phase(0.6, growth={"method": "sparkling"})]),
-        Method("LiGO", 0.45, [
+        Method("LiGO", [
             phase(0.4, **half),
             phase(0.6, growth={"method": "ligo", "fit_steps": 20})]),
-        Method("one-layer expansion", 0.8, [
+        Method("one-layer expansion", [
             phase(0.6, layers=1),
             phase(0.4, growth={"method": "stack", "new_blocks": "random"})]),
-        Method("Apollo", 0.48, [
+        Method("Apollo", [
             phase(0.05, layers=1),
             phase(0.05, layers=layers // 4, growth={"method": "stack"}),
             phase(0.15, layers=layers // 2, growth={"method": "stack"}),
             phase(0.65, growth={"method": "stack"})],
                {"train": {"sampled_layers": layers}}),
-        Method("progressive layer dropping", 0.24, [],
+        Method("progressive layer dropping", [],
                {"model": {"stochastic_depth": {"rate": 0.5, "unit": "layer", "gamma": 100}}}),
-        Method("masked structural growth", 0.29, [
+        Method("masked structural growth", [
             phase(0.3, **half),
             phase(0.6, growth={"method": "msg", "ramp": 0.1})]),
     ]
 
 
 def zero_layers():
-    return Method("zero-layer expansion", 0.8, [
+    return Method("zero-layer expansion", [
         phase(0.5, layers=0),
         phase(0.5, growth={"method": "stack", "new_blocks": "random"})])
 
 
 def sequence_warmup():
-    return Method("sequence-length warm-up", 0.55, [], {"train": {
+    return Method("sequence-length warm-up", [], {"train": {
         "sequence_warmup_start": 16, "sequence_warmup_steps": lambda steps: steps // 3}})
 
 
@@ -248,7 +300,7 @@ def scale_families(data, share, device):
             f"GPT-2 of {layers} layers of width {width}, context 128, batch 64, on the documentation "
             "of Linux; nats a token of its last 2 %.",
             base(model, data, 64, SCALE_STEPS), tuple(rate * 256 / width for rate in rates),
-            methods(model)[:2], share, device, brief=True))
+            methods(model)[:2], share, device, brief=True, parameters=parameters))
     return families
 
 

@@ -58,6 +58,14 @@ def thinned(points):
     return curve
 
 
+def step_seconds(output, summary):
+    """Medians of the steps of each phase, or of the whole job, whose run folder is `output`."""
+    phases = len(summary["phases"]) or 1
+    folders = [*(output / f"phase-{i}" for i in range(1, phases)), output]
+    return [json.loads((folder / "summary.json").read_text())["median_step_seconds"]
+            for folder in folders]
+
+
 class Runner:
     """`work` keeps the result of every run; a run whose job and data are unchanged is not repeated."""
 
@@ -117,6 +125,7 @@ class Runner:
                                    + "\n".join(text.splitlines()[-5:]))
         lines = [json.loads(line) for line in (output / "loss.jsonl").read_text().splitlines()]
         summary = None if status != 0 else json.loads((output / "summary.json").read_text())
+        steps_take = step_seconds(output, summary) if run.timed and summary is not None else []
         if export is not None:
             with open(log, "a") as file:
                 status = subprocess.run([self.weft, "export", output, "--output", export],
@@ -142,6 +151,7 @@ class Runner:
                          if percent],
             "metrics": metrics,
             "summary": summary,
+            "step_seconds": steps_take,
         }
 
 

@@ -299,6 +299,67 @@ TEST(OverParameterizationTest,
   EXPECT_NEAR(mean / expected, 1, 0.1);
 }
 
+/// Makes the weights of a step, or with a null `key` those of evaluation.
+void Merge(TinyRun& run, const MixtureKey* key) {
+  ASSERT_TRUE(MergeWeights(run.context, run.model->spec().over_parameterization,
+                           run.model->parameters(), key)
+                  .ok());
+  ASSERT_TRUE(run.model->Pack(run.context).ok());
+}
+
+TEST(OverParameterizationTest, EqualCopiesGiveTheSameOutputWhateverTheirMixture) {
+  auto batch = TinyTokens().Get(0, 0, 2);
+  ASSERT_TRUE(batch.ok());
+  TinyRun run(Job("majority_kernels").model, ModelOptionsOf(TinyPlan("fp32")));
+  // Between mixtures and the mean.
+  const auto largest_difference = [&] {
+    Merge(run, nullptr);
+    const std::vector<float> mean = run.Logits(*batch);
+    float largest = 0;
+    for (int64_t step = 0; step < 5; ++step) {
+      const MixtureKey key{1, step};
+      Merge(run, &key);
+      const std::vector<float> mixed = run.Logits(*batch);
+      for (size_t i = 0; i < mean.size(); ++i) {
+        largest = std::max(largest, std::abs(mixed[i] - mean[i]));
+      }
+    }
+    return largest;
+  };
+  EXPECT_GT(largest_difference(), 1e-4f) << "of copies that differ";
+  const ParameterSet& parameters = run.model->parameters();
+  for (int64_t i = 0; i < parameters.size(); ++i) {
+    for (int64_t k = 1; k < parameters[i].sources; ++k) {
+      const TensorView first = parameters.value(parameters[i].first_source);
+      std::copy_n(first.As<float>(), first.shape.Elements(),
+                  parameters.value(parameters[i].first_source + k).As<float>());
+    }
+  }
+  EXPECT_LT(largest_difference(), 1e-6f);
+}
+
+TEST(OverParameterizationTest, TheMeanOfTrainedCopiesLosesLessThanTheirMixtures) {
+  JobSpec job = Job("majority_kernels");
+  job.model.initializer_range = 0.1;
+  job.optimizer.learning_rate = 1e-2;
+  CountingTokens tokens(10, job.model.context);
+  TinyTraining run(job, TinyPlan("fp32"), tokens);
+  const double first = run.Step().loss;
+  for (int i = 0; i < 80; ++i) run.Step();
+  EXPECT_LT(run.trainer->Evaluate()->loss, first - 0.5);
+  auto batch = tokens.Get(0, 0, 4);
+  ASSERT_TRUE(batch.ok());
+  constexpr int64_t kDraws = 20;
+  double mixtures = 0;
+  for (int64_t step = 0; step < kDraws; ++step) {
+    const MixtureKey key{5, step};
+    Merge(run, &key);
+    mixtures += run.Loss(*batch) / kDraws;
+  }
+  Merge(run, nullptr);
+  EXPECT_LT(run.Loss(*batch), mixtures);
+}
+
 TEST(OverParameterizationTest, TheExportOfMergedWeightsIsThePlainModelThatEvaluationSees) {
   RandomTokens tokens = TinyTokens();
   auto batch = tokens.Get(50, 0, 2);

@@ -60,6 +60,23 @@ double FactorOf(const StochasticDepthSpec& spec, size_t b, int64_t step, int64_t
   return UniformFloat(Philox(key, static_cast<uint64_t>(draw)).v[0]) < skip ? 0 : 1 / (1 - skip);
 }
 
+/// Of progressive layer dropping with the formula of its paper, for layer `layer`, from 1, in
+/// `step` of `steps`: the probability that it is computed.
+double KeptByThePaper(const StochasticDepthSpec& spec, int64_t layer, int64_t step, int64_t steps) {
+  const double last = 1 - spec.rate;
+  const double progress = static_cast<double>(step) / static_cast<double>(steps);
+  const double theta = (1 - last) * std::exp(-spec.gamma * progress) + last;
+  return 1 - (1 - theta) * static_cast<double>(layer) / kLayers;
+}
+
+/// And what both branches of the layer are multiplied by.
+double LayerFactor(const StochasticDepthSpec& spec, int64_t layer, int64_t step, int64_t steps) {
+  const double kept = KeptByThePaper(spec, layer, step, steps);
+  const std::string site = "layer " + std::to_string(layer - 1) + "/stochastic_depth";
+  const PhiloxKey key{0, static_cast<uint32_t>(step), SiteHash(site.c_str())};
+  return UniformFloat(Philox(key, 0).v[0]) < 1 - kept ? 0 : 1 / kept;
+}
+
 void Randomize(TinyRun& run) {
   ParameterSet& parameters = run.model->parameters();
   for (int64_t p = 0; p < parameters.size(); ++p) {
@@ -146,6 +163,55 @@ TEST(StochasticDepthTest, ProgressiveLayerDroppingFollowsItsFormula) {
   const double whole = ComputedSharesOf(model).Mean();
   model.stochastic_depth.gamma = 100;
   EXPECT_NEAR(1 - ComputedSharesOf(model).Mean(), (1 - whole) * 0.99, 1e-6);
+}
+
+TEST(StochasticDepthTest, ProgressiveLayerDroppingMultipliesLayersByTheFactorsOfItsPaper) {
+  JobSpec job = TinyJob();
+  job.train.steps = 50;
+  job.model = Spec("batch");
+  job.model.stochastic_depth.unit = "layer";
+  job.model.stochastic_depth.gamma = 5;
+  const StochasticDepthSpec& spec = job.model.stochastic_depth;
+  TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32"), job.train));
+  Randomize(run);
+  const Batch batch = BatchOfStep(0, kSequences);
+  int64_t skipped = 0, layers = 0;
+  for (int64_t step = 0; step < job.train.steps; step += 5) {
+    SCOPED_TRACE(step);
+    run.context.step = step;
+    std::vector<double> factors;
+    for (int64_t layer = 1; layer <= kLayers; ++layer, ++layers) {
+      factors.insert(factors.end(), 2, LayerFactor(spec, layer, step, job.train.steps));
+      skipped += factors.back() == 0 ? 1 : 0;
+    }
+    const double loss = run.Differentiate(batch);
+    const Multiplied truth(batch, factors);
+    EXPECT_NEAR(loss, truth.loss, 1e-5 * truth.loss);
+    ExpectNear(run.Gradients(), truth.gradients);
+  }
+  EXPECT_GT(skipped, 0);
+  EXPECT_LT(skipped, layers);
+}
+
+// Over the steps of a whole training: as many layers are computed as the probabilities add up to,
+// and their factors are 1 on average, which is what evaluation computes.
+TEST(StochasticDepthTest, ProgressiveLayerDroppingKeepsTheExpectation) {
+  constexpr int64_t kSteps = 8000;
+  StochasticDepthSpec spec{.rate = 0.5, .unit = "layer", .gamma = 100};
+  for (int64_t layer = 1; layer <= kLayers; ++layer) {
+    double computed = 0, expected = 0, sum = 0;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      const double factor = LayerFactor(spec, layer, step, kSteps);
+      computed += factor > 0 ? 1 : 0;
+      expected += KeptByThePaper(spec, layer, step, kSteps);
+      sum += factor;
+      const double skip =
+          SkipProbability(spec, layer - 1, kLayers, ShareOfRate(spec, step, kSteps));
+      ASSERT_NEAR(1 - skip, KeptByThePaper(spec, layer, step, kSteps), 1e-12);
+    }
+    EXPECT_NEAR(computed / expected, 1, 0.05) << layer;
+    EXPECT_NEAR(sum / kSteps, 1, 0.05) << layer;
+  }
 }
 
 // Both branches of a layer are skipped by one draw; the first step skips nothing, bit for bit.
