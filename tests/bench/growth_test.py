@@ -209,7 +209,7 @@ class Growth(unittest.TestCase):
                 ([[1e-3, 3.0]], "cosine: learning rate 0.001, not tuned")):
             self.assertEqual(script.rates_text("cosine", tried), text)
 
-    def test_the_better_v_cycle_of_each_gpt_stands_beside_its_target(self):
+    def test_the_better_v_cycle_of_each_gpt_is_shown_with_its_target(self):
         def family(title, two, three, seconds, parameters=None, extrapolated=False):
             rows = [{"method": method, "flops_saving": saving, "seconds_saving": seconds,
                      "extrapolated": extrapolated, "flops": 60.0, "seconds": 12.0, "loss": 3.9}

@@ -76,7 +76,7 @@ def ask_all(folder, result):
 
 
 def answers_of_weft(weft, folder, most):
-    """Of each question the text, of at most so many tokens."""
+    """Of each question the text, of at most that many tokens."""
     answers = []
     for (question, _), tokens in zip(questions(), most):
         answer = weft("generate", folder, "--chat", "--prompt", question, "--temperature", 0,
