@@ -1,6 +1,8 @@
 // Who measures the network when, and which rate plans use.
 #include <gmock/gmock.h>
 
+#include <array>
+
 #include "coordinator/service/testing.h"
 
 namespace weft::coordinator {
@@ -252,22 +254,24 @@ TEST_F(LinksTest, WhileAJobWaitsOldOnesAreMeasuredAgainAfterTwiceAsLong) {
   options_.link_age = seconds(20);
   options_.retention.sweep_every = seconds(5);
   StartService();
-  auto busy = Join("a1", "");
-  const std::string running = Submit(1)->view.job.id;
-  ASSERT_TRUE(busy->Saw("start " + running));
+  const std::array busy = {Join("a1", ""), Join("a2", "")};
+  const std::string running = Submit(2)->view.job.id;
+  for (const auto& each : busy) ASSERT_TRUE(each->Saw("start " + running));
   auto one = Join("w1", "m1");
   auto two = Join("w2", "m2");
   Measure(one, two, 1, 1e8, "host-w1");
-  const std::string waiting = Submit(3)->view.job.id;
+  const std::string waiting = Submit(4)->view.job.id;
   for (int i = 0; i < 5000 && service_->Get(waiting)->job.reason != Reason::kWaitingForCapacity;
        ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   const auto pass = [&](int duration) {
     for (int i = 0; i < duration; ++i) {
-      const int64_t sequence = ++heartbeats_;
-      service_->Heartbeat(busy, sequence, {{running, 1, {}}}, false);
-      ASSERT_TRUE(busy->Saw("heartbeat " + std::to_string(sequence)));
+      for (const auto& each : busy) {
+        const int64_t sequence = ++heartbeats_;
+        service_->Heartbeat(each, sequence, {{running, 1, {}}}, false);
+        ASSERT_TRUE(each->Saw("heartbeat " + std::to_string(sequence)));
+      }
       Pass(1, {one, two});
     }
     Settle();

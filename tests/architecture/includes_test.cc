@@ -370,8 +370,8 @@ std::ptrdiff_t MostFilesThatName(std::string_view technique) {
       {"sparse24", 8},
       // Phases have its field, too, and the trainer searches a size with it.
       {"layer_sampling", 12},
-      // Who reads the folders of Hugging Face's library, which has its name.
-      {"peft", 14},
+      // Who reads the folders of Hugging Face's library, which has its name, as commands do.
+      {"peft", 16},
   };
   for (const Exception& exception : kExceptions) {
     if (exception.technique == technique) return exception.most;

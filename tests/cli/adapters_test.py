@@ -145,7 +145,7 @@ class Adapters(unittest.TestCase):
             self.assertEqual(*(self.by_name(each) for each in (folder, folder + "-again")))
         refused = self.export("base-hf", "typed", "--peft", "brain", "--format", "peft", "--dtype", "float32",
                               code=USAGE)
-        self.assertIn("in the types of its file; hint: leave --dtype out", refused.err)
+        self.assertIn("in the types of its file\nhint: leave --dtype out", refused.err)
 
     def by_name(self, folder):
         header, data = self.tensors(folder)

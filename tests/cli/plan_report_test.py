@@ -125,12 +125,12 @@ class PlanReport(unittest.TestCase):
         self.assertGreater(seconds(network_bytes_per_second=1e7), 1.5 * as_loopback)
 
     def test_what_lies_between_racks_makes_a_plan_across_them_slower(self):
-        def plan(**between):
+        def plan(between, *options):
             workers = [{**machine(name), "rack": name, **between} for name in ("a", "b")]
-            return self.plan(job(ranks=8, threads_per_rank=1), {"workers": workers}, "-o", "json")
+            return self.plan(job(ranks=8, threads_per_rank=1), {"workers": workers}, *options)
 
         def seconds(**between):
-            done = plan(**between)
+            done = plan(between, "-o", "json")
             self.assertEqual(done.returncode, 0, done.stderr)
             return json.loads(done.stdout)["candidates"][0]["plan"]["prediction"]["step_seconds"]
 
@@ -138,7 +138,7 @@ class PlanReport(unittest.TestCase):
         self.assertEqual(seconds(between_racks_bytes_per_second=1e12), as_within)
         self.assertGreater(seconds(between_racks_bytes_per_second=1e7), 1.5 * as_within)
         self.assertGreater(seconds(between_racks_latency_seconds=0.01), as_within)
-        refused = plan(between_racks_bytes_per_second=-1)
+        refused = plan({"between_racks_bytes_per_second": -1})
         self.assertNotEqual(refused.returncode, 0)
         self.assertRegex(refused.stderr, r"cluster\.json:1:.*between_racks_bytes_per_second is -1")
         one_rack = {"workers": [{**machine("a"), "between_racks_bytes_per_second": 1e9}]}

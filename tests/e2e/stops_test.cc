@@ -46,7 +46,9 @@ void Cancel(Cluster& cluster, const std::string& id) {
 TEST(Hangs, OfARankEndTheAttemptAndTheJobGoesOn) {
   Cluster cluster({.coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "4"}},
                    .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10"}}});
-  const std::string id = cluster.Submit(cluster.TinyJob("hung", 200));
+  v1::JobSpec spec = cluster.TinyJob("hung", 200);
+  spec.mutable_checkpoint()->set_every_steps(100);  // a rank that saves hangs in another way
+  const std::string id = cluster.Submit(spec);
   cluster.AwaitStep(id, 12);
   const pid_t hung = cluster.RankPids(id).back();
   kill(hung, SIGSTOP);

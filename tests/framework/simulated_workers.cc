@@ -106,6 +106,7 @@ class SimulatedWorkers::Stream
     stub.async()->Attach(&context_, this);
     v1::WorkerMessage message;
     *message.mutable_register_() = std::move(hello);
+    AddHold();  // for what other threads write
     Send(std::move(message));
     StartRead(&incoming_);
     StartCall();
@@ -113,6 +114,7 @@ class SimulatedWorkers::Stream
 
   void Send(v1::WorkerMessage message) {
     const std::lock_guard lock(mutex_);
+    if (over_) return;
     outgoing_.push_back(std::move(message));
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
@@ -138,6 +140,7 @@ class SimulatedWorkers::Stream
   v1::CoordinatorMessage incoming_;
   std::mutex mutex_;
   std::deque<v1::WorkerMessage> outgoing_;
+  bool over_ = false;  ///< Nothing comes any more, and nothing is written.
 };
 
 class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
@@ -377,9 +380,16 @@ class SimulatedWorkers::Worker : public std::enable_shared_from_this<Worker> {
 };
 
 void SimulatedWorkers::Stream::OnReadDone(bool ok) {
-  if (!ok) return;
-  worker_->Take(incoming_);
-  StartRead(&incoming_);
+  if (ok) {
+    worker_->Take(incoming_);
+    StartRead(&incoming_);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  RemoveHold();
 }
 
 void SimulatedWorkers::Stream::OnDone(const grpc::Status&) {

@@ -128,13 +128,6 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "lora";
          m.weight_quantization.type = "nf4";
        }},
-      {"ia3 of a mixture",
-       [](ModelSpec& m) {
-         m.family = "llama";
-         m.experts = 4;
-         m.experts_per_token = 2;
-         m.peft.method = "ia3";
-       }},
       {"oft of a mixture",
        [](ModelSpec& m) {
          m.family = "llama";

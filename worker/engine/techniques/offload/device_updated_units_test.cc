@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/env_fault.h"
@@ -20,8 +19,6 @@
 
 namespace weft::engine {
 namespace {
-
-using ::testing::HasSubstr;
 
 using Units = std::vector<int64_t>;
 
@@ -202,20 +199,6 @@ TEST(DeviceUpdatedUnits, GoOnFromTheStateOfAnyOtherPlacement) {
     from = std::move(to);
   }
   EXPECT_EQ(Differing(from->State(), undisturbed.State()), "");
-}
-
-TEST(DeviceUpdatedUnits, AreRefusedWhereTheyAreNoneOrAll) {
-  const auto error = [](const JobSpec& job, const Units& units) {
-    Training training;
-    return training.Make(job, Keeping(units, TinyPlan("fp32")), true).message();
-  };
-  EXPECT_THAT(error(TinyJob(4), {4}), HasSubstr("the model has units 0 (the embeddings) to 3"));
-  EXPECT_THAT(error(TinyJob(4), {0, 1, 2, 3}), HasSubstr("nothing for the host to update"));
-  Plan streamed = Keeping({0}, TinyPlan("fp32"));
-  streamed.offload_parameters = "host";
-  Training training;
-  EXPECT_THAT(training.Make(TinyJob(4), streamed, true).message(),
-              HasSubstr("device_updated_units does not go with resources.offload_parameters host"));
 }
 
 }  // namespace
