@@ -19,12 +19,17 @@ std::vector<int64_t> RowParts(const ModelSpec& model, const ParameterInfo& param
   return {QueryWidth(model), KvWidth(model), KvWidth(model)};
 }
 
+/// What a row of `parameter` has.
+int64_t Columns(const ParameterInfo& parameter) {
+  return parameter.Elements() / parameter.shape[0];
+}
+
 /// Of R W C^T with W of the old model; a side that does not grow has no matrix.
 double ProductFlops(const ModelSpec& from, const ParameterInfo& old, const ModelSpec& to,
                     const ParameterInfo& grown) {
   const auto rows = static_cast<double>(grown.shape[0]);
-  const auto columns = static_cast<double>(grown.Elements() / grown.shape[0]);
-  const auto old_columns = static_cast<double>(old.Elements() / old.shape[0]);
+  const auto columns = static_cast<double>(Columns(grown));
+  const auto old_columns = static_cast<double>(Columns(old));
   const std::vector<int64_t> old_parts = RowParts(from, old), parts = RowParts(to, grown);
   double flops = columns == old_columns ? 0 : 2 * rows * columns * old_columns;
   for (size_t i = 0; i < parts.size(); ++i) {
