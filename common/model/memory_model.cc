@@ -9,6 +9,7 @@
 #include "common/model/gradient_bytes.h"
 #include "common/model/host_staging.h"
 #include "common/model/model_counts.h"
+#include "common/model/model_sizes.h"
 #include "common/model/operand_memory.h"
 #include "common/model/pass_memory.h"
 #include "common/model/reduction_staging.h"
@@ -172,6 +173,52 @@ int64_t HostCommunication(const MemoryInputs& inputs) {
   return inputs.offload_optimizer && !inputs.OnCuda() ? kF32 * inputs.shape.partial_gradients : 0;
 }
 
+/// Bytes of packed copies of auxiliary parameters; ranks that gather these have one block's.
+int64_t PackedAuxiliaryBytes(const MemoryInputs& inputs) {
+  const PrecisionRecipe& precision = *inputs.precision;
+  const bool shares = inputs.SharesParameters();
+  if (MultipliesStored(inputs.products)) return 0;
+  // Products read these as they are stored, or gathered.
+  const bool reads_values = precision.products == DType::kF32 ||
+                            precision.products == precision.matrices ||
+                            (shares && precision.products == DType::kBF16);
+  if (inputs.OnCuda() && reads_values) return 0;
+  const int64_t all = inputs.optimizer.auxiliary.packed_bytes;
+  return shares ? all / std::max<int64_t>(DistinctBlocks(inputs.shape.spec), 1) : all;
+}
+
+/// Adds auxiliary parameters to each component of `memory`.
+void AddAuxiliary(const MemoryInputs& inputs, MemoryBreakdown& memory) {
+  const AuxiliaryParameters& all = inputs.optimizer.auxiliary;
+  if (all.numbers == 0) return;
+  const int64_t ranks = inputs.ShardGroupSize();
+  const auto part_of = [ranks](int64_t bytes) { return (bytes + ranks - 1) / ranks; };
+  const int64_t gradients = kF32 * all.numbers;
+  memory.parameters_bytes += PackedAuxiliaryBytes(inputs);
+  memory.optimizer_bytes += part_of(all.state_bytes);
+  memory.communication_bytes += kF32 * all.partial_gradients;
+  if (!inputs.SharesParameters()) {
+    const bool shards = inputs.zero_stage > 1 && ranks > 1;
+    memory.parameters_bytes += all.value_bytes;
+    memory.gradients_bytes += SumsOfGradients(inputs) * (shards ? part_of(gradients) : gradients);
+    if (!shards || inputs.shape.stored_trained == 0) return;
+    // Buckets are longer by the same share.
+    const double share =
+        static_cast<double>(all.numbers) / static_cast<double>(inputs.shape.stored_trained);
+    memory.gradients_bytes +=
+        static_cast<int64_t>(share * static_cast<double>(inputs.open_gradients.bytes));
+    return;
+  }
+  // Values of two blocks are gathered, and gradients of two open, at a time.
+  const int64_t blocks = std::max<int64_t>(DistinctBlocks(inputs.shape.spec), 1);
+  const auto of_two = [blocks](int64_t bytes) {
+    return bytes * std::min<int64_t>(blocks, 2) / blocks;
+  };
+  memory.parameters_bytes +=
+      part_of(all.value_bytes) + of_two(all.numbers * inputs.GatheredElementBytes());
+  memory.gradients_bytes += SumsOfGradients(inputs) * part_of(gradients) + of_two(gradients);
+}
+
 /// What the device has of `memory`, which is of both tiers.
 MemoryBreakdown OfDevice(const MemoryInputs& inputs, MemoryBreakdown memory) {
   memory.snapshots_bytes = 0;
@@ -306,10 +353,12 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
     memory.communication_bytes += 2 * ElementBytes(inputs.precision->activations) *
                                   inputs.micro_batch * inputs.sequence_length * shape.spec.width;
   }
+  AddAuxiliary(inputs, memory);
   if (inputs.peer_snapshots) {
     // With a sharded optimizer each rank saves its shard.
+    const int64_t all_values = ValueBytes(inputs) + inputs.optimizer.auxiliary.value_bytes;
     memory.snapshots_bytes =
-        kSnapshotCopies * (ValueBytes(inputs) / inputs.ShardGroupSize() + memory.optimizer_bytes);
+        kSnapshotCopies * (all_values / inputs.ShardGroupSize() + memory.optimizer_bytes);
   }
   if (inputs.OnCuda()) {
     memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +
@@ -370,7 +419,8 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs) {
   const int64_t of_kernels = KernelScratch(inputs) + of_techniques;
   if (inputs.offload_optimizer) return of_kernels;
   if (inputs.format() == nullptr) {
-    return PackedBytes(inputs) + AddedNetworkBytesOf(inputs).packed + of_kernels;
+    return PackedBytes(inputs) + PackedAuxiliaryBytes(inputs) + AddedNetworkBytesOf(inputs).packed +
+           of_kernels;
   }
   // Operands in a format are tensors of the arena.
   return ElementBytes(inputs.precision->products) * DenseCopies(inputs) + of_kernels;

@@ -134,6 +134,11 @@ struct MemoryInputs {
   int64_t ShardGroupSize() const { return ShardRanks(zero_stage, zero_shard_ranks, ranks); }
   /// Whether they hold parts of the parameters.
   bool SharesParameters() const { return zero_stage > 2 && ranks > 1; }
+  /// Bytes of a number of a block's matrix, where these are gathered.
+  int64_t GatheredElementBytes() const {
+    const DType gathered = GatheredMatrices(precision->products, micro_batch_tree, OnCuda());
+    return ElementBytes(gathered == DType::kBF16 ? gathered : precision->matrices);
+  }
   /// Groups of ranks that sum gradients, or parts of them, before these are summed over the groups
   /// or, with local_steps, what they have learned is.
   int64_t Groups() const {

@@ -6,6 +6,7 @@
 
 #include "common/model/parameter_groups.h"
 #include "common/model/parameter_list.h"
+#include "common/model/precision.h"
 #include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/local_steps.h"
@@ -27,6 +28,29 @@ int64_t MuonWorkspace(const ParameterInfo& parameter, DType products) {
   return kF32 * parameter.Elements() + 8 * rows * columns + squares;
 }
 
+/// Adds `count` such parameters. `cut`: tensor-parallel ranks divide the weight.
+void AddAuxiliary(const JobSpec& job, const ParameterInfo& parameter, int64_t count, bool cut,
+                  AuxiliaryParameters& sums) {
+  const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
+  const PackedPadding padding = parameter.packed_padding();
+  const int64_t numbers = parameter.Elements();
+  const int64_t packed =
+      numbers + (precision.products == DType::kBF16 ? padding.bf16 : padding.f32);
+  sums.numbers += count * numbers;
+  // What shares the side of a weight that is not cut is replicated.
+  const bool is_replicated =
+      (parameter.adapter == AdapterSide::kInput) != EndsSubLayer(parameter.role);
+  if (cut && is_replicated) sums.partial_gradients += count * numbers;
+  sums.value_bytes += count * ElementBytes(precision.matrices) * numbers;
+  sums.packed_bytes += count * ElementBytes(precision.products) * packed;
+  for (const StateTensor& state : StateTensorsOf(job.optimizer, parameter, parameter.shape)) {
+    sums.state_bytes += count * state.format.Bytes(state.Numbers());
+  }
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    sums.state_bytes += count * technique->StateBytes(job, parameter);
+  }
+}
+
 /// Groups of parameters whose optimizer state has the same size per element.
 std::vector<ParameterGroup> GroupsOf(const ModelSpec& model, const JobSpec& job, int64_t tensor,
                                      int64_t rows) {
@@ -42,6 +66,15 @@ std::vector<ParameterGroup> GroupsOf(const ModelSpec& model, const JobSpec& job,
 }
 
 }  // namespace
+
+AuxiliaryParameters AuxiliaryParameters::OfStage(int64_t blocks, int64_t of) const {
+  const auto part = [&](int64_t all) { return all * blocks / of; };
+  return {.numbers = part(numbers),
+          .partial_gradients = part(partial_gradients),
+          .value_bytes = part(value_bytes),
+          .packed_bytes = part(packed_bytes),
+          .state_bytes = part(state_bytes)};
+}
 
 // Two moments of a million parameters each, and a block to begin at one.
 int64_t FileBufferBytes(int64_t numbers) {
@@ -83,6 +116,11 @@ OptimizerBytes OptimizerBytesOf(const ModelSpec& model, const JobSpec& job, DTyp
     if (parameter.frozen || !IsOnExpertRank(model, parameter, expert_ranks)) continue;
     // Experts of a group are sharded; alone they are here or not.
     const int64_t count = group.blocks * (group.experts > 1 ? group.experts / expert_ranks : 1);
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      for (const ParameterInfo& more : technique->AuxiliaryParametersOf(job.train, parameter)) {
+        AddAuxiliary(job, more, count, tensor > 1, bytes.auxiliary);
+      }
+    }
     const std::vector<ParameterInfo> sources = SourcesOf(model, parameter);
     if (sources.empty()) add(parameter, count);
     for (const ParameterInfo& source : sources) add(source, count);

@@ -7,6 +7,19 @@
 
 namespace weft {
 
+/// Sums over the matrices that a training adds to the network
+/// (TechniqueCost::AuxiliaryParametersOf), of one rank before data-parallel ranks shard them.
+struct AuxiliaryParameters {
+  int64_t numbers = 0;
+  int64_t partial_gradients = 0;  ///< Numbers among them, as ModelShape::partial_gradients.
+  int64_t value_bytes = 0;
+  int64_t packed_bytes = 0;  ///< Of copies for products, with their padding.
+  int64_t state_bytes = 0;   ///< Of rule and averages.
+
+  /// The part of a pipeline stage that has `blocks` of all `of` blocks.
+  AuxiliaryParameters OfStage(int64_t blocks, int64_t of) const;
+};
+
 /// Memory of the updates.
 struct OptimizerBytes {
   int64_t state = 0;               ///< Of rule, averages and outer steps, without alignment.
@@ -15,6 +28,7 @@ struct OptimizerBytes {
   int64_t workspace = 0;           ///< While an update runs.
   int64_t in_file = 0;             ///< Numbers of state in a file, which `state` lacks.
   int64_t in_file_of_experts = 0;  ///< Of them, with expert parallelism.
+  AuxiliaryParameters auxiliary;   ///< Not in `state`: PredictMemory adds it to each component.
 
   /// Numbers in a file of one rank of `shard_ranks` ranks that shard updates; `expert_ranks` of
   /// them are expert-parallel.

@@ -288,6 +288,8 @@ const PipelineMemory::Rest& PipelineMemory::RestOf(const MemoryInputs& inputs, i
   own.optimizer.state =
       of_share(inputs.optimizer.state - inputs.optimizer.replicated) + own.optimizer.replicated;
   own.optimizer.in_file = of_share(inputs.optimizer.in_file);
+  own.optimizer.auxiliary = inputs.optimizer.auxiliary.OfStage(
+      all.blocks, std::max<int64_t>(inputs.shape.spec.layers, 1));
   // All micro-batches add to gradients on the device.
   if (inputs.offload_optimizer) own.open_gradients.bytes = kF32 * own.shape.stored_trained;
   if (inputs.optimizer.state_of_experts > 0) {

@@ -1,5 +1,9 @@
 #include "common/model/rank_traffic.h"
 
+#include <algorithm>
+
+#include "common/model/model_sizes.h"
+
 namespace weft {
 namespace {
 
@@ -39,14 +43,15 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
   const int64_t passes = inputs.accumulation_steps;
   const ModelShape& shape = inputs.shape;
   const int64_t reduced_whole = inputs.zero_stage == 1 ? wire * shape.ReducedWhole() : 0;
-  const int64_t gradients = wire * shape.Differentiated() - reduced_whole;
+  const int64_t auxiliary = inputs.optimizer.auxiliary.numbers;
+  const int64_t gradients = wire * (shape.Differentiated() + auxiliary) - reduced_whole;
   const int64_t shard_ranks = inputs.ShardGroupSize();
   // Experts of expert-parallel ranks.
   const int64_t of_experts = shape.expert_ranks > 1 ? shape.stored_trained_experts : 0;
   if (shard_ranks > 1 && shard_ranks < inputs.ranks) {
     traffic.between_groups =
         inputs.zero_stage > 2
-            ? inputs.sharded.gradients / kF32 * wire
+            ? inputs.sharded.gradients / kF32 * wire + wire * auxiliary / shard_ranks
             : (gradients + (shape.expert_ranks - 1) * wire * of_experts) / shard_ranks;
   }
   if (shape.expert_ranks > 1) traffic.exchanged = ExchangedBytes(inputs);
@@ -57,9 +62,13 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       break;
     case 3: {
       const ShardedTraffic& experts = inputs.sharded.experts;
-      traffic.reduce_scattered = passes * inputs.sharded.reduced_payload / kF32 * wire;
+      // The last block stays for its backward pass.
+      const int64_t blocks = std::max<int64_t>(DistinctBlocks(shape.spec), 1);
+      const int64_t twice = auxiliary * inputs.GatheredElementBytes() * (2 * blocks - 1) / blocks;
+      traffic.reduce_scattered =
+          passes * wire * (inputs.sharded.reduced_payload / kF32 + auxiliary);
       traffic.gathered =
-          passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload) +
+          passes * (inputs.sharded.forward_payload + inputs.sharded.backward_payload + twice) +
           inputs.sharded.after_payload;
       traffic.experts_scattered = passes * experts.reduced_payload / kF32 * wire;
       traffic.experts_gathered =
@@ -75,7 +84,8 @@ RankTraffic TrafficOfStep(const MemoryInputs& inputs) {
       const int64_t stored = ElementBytes(inputs.precision->matrices);
       traffic.experts_gathered = stored * of_experts;
       traffic.gathered = kF32 * (shape.stored_trained - shape.derived) -
-                         (kF32 - stored) * shape.stored_trained_matrices - traffic.experts_gathered;
+                         (kF32 - stored) * shape.stored_trained_matrices -
+                         traffic.experts_gathered + inputs.optimizer.auxiliary.value_bytes;
       // Each rank has a part of these sums.
       if (inputs.zero_stage == 2) traffic.gathered += kF32 * shape.ReducedWhole();
     }

@@ -283,6 +283,14 @@ class TechniqueCost {
   /// visits each.
   virtual bool StateDiffersByBlock(const JobSpec&) const { return false; }
 
+  /// The matrices that the training adds to `weight`, a parameter of the network or a
+  /// tensor-parallel rank's part of it: not parameters of the network, but trained, packed,
+  /// sharded and saved as its own. Each has its AdapterSide and a block.
+  virtual std::vector<ParameterInfo> AuxiliaryParametersOf(const TrainSpec&,
+                                                           const ParameterInfo& /*weight*/) const {
+    return {};
+  }
+
   /// The tensors whose mean replaces each trained parameter, or its source, in exports of a
   /// checkpoint after `updates` updates; none where the parameters themselves count.
   virtual std::vector<StateName> ExportedAverages(const JobSpec&, int64_t /*updates*/) const {

@@ -259,7 +259,7 @@ TEST(LazyAdapters, AResumedRunGoesOnBitForBitBeforeAndAfterTheyBegin) {
   }
 }
 
-// The planner counts all bytes of adapters with the state of the optimizer.
+// Adapters are auxiliary parameters: the planner adds them to each component.
 TEST(LazyAdapters, MemoryIsWhatIsPredicted) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const char* precision : {"fp32", "bf16"}) {

@@ -12,7 +12,6 @@
 #include "common/model/memory_model.h"
 #include "common/model/model_sizes.h"
 #include "common/model/precision.h"
-#include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
 
@@ -177,25 +176,6 @@ Status CheckAdapters(const JobSpec& job) {
   if (FirstAdapterStep(job.train) < job.train.steps) return OkStatus();
   return InvalidError("train.sparsity.adapter_share leaves adapters none of train.steps " +
                       std::to_string(job.train.steps) + "; hint: a larger share");
-}
-
-/// Bytes of the adapters of `parameter`: values, gradients, packed copies, whose rows are filled up
-/// where libraries pack in blocks, and the state of the optimizer.
-int64_t AdapterBytes(const JobSpec& job, const ParameterInfo& parameter) {
-  const PrecisionRecipe& precision = PrecisionOf(job.train.precision);
-  const bool bf16 = precision.products == DType::kBF16;
-  int64_t bytes = 0;
-  for (const ParameterInfo& adapter : LazyAdaptersOf(job.train.sparsity, parameter)) {
-    const PackedPadding padding = adapter.packed_padding();
-    const int64_t packed = adapter.Elements() + (bf16 ? padding.bf16 : padding.f32);
-    bytes += static_cast<int64_t>(DTypeSize(precision.matrices) + DTypeSize(DType::kF32)) *
-                 adapter.Elements() +
-             static_cast<int64_t>(DTypeSize(precision.products)) * packed;
-    for (const StateTensor& state : StateTensorsOf(job.optimizer, adapter, adapter.shape)) {
-      bytes += state.format.Bytes(state.Numbers());
-    }
-  }
-  return bytes;
 }
 
 /// Share of the steps whose products are dense, as far as it is known before.
@@ -382,11 +362,15 @@ class Sparse24Cost : public TechniqueCost {
         {kDecayMetric, "Decay of what 2:4 masks leave out, where it is searched for."}};
   }
 
-  // The search for the decay begins each of its runs with the same weights. Adapters are of the
-  // training, not of the network.
+  // The search for the decay begins each of its runs with the same weights.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
-    return (job.train.sparsity.decay_search_steps > 0 ? 4 * parameter.Elements() : 0) +
-           AdapterBytes(job, parameter);
+    return job.train.sparsity.decay_search_steps > 0 ? 4 * parameter.Elements() : 0;
+  }
+
+  // Adapters belong to the training, not to the network.
+  std::vector<ParameterInfo> AuxiliaryParametersOf(const TrainSpec& train,
+                                                   const ParameterInfo& weight) const override {
+    return LazyAdaptersOf(train.sparsity, weight);
   }
 };
 
