@@ -48,6 +48,7 @@ struct RunConfig {
   std::string peft = {};
   std::string quantized = "none";  ///< Type of the frozen weights of blocks.
   bool added = false;              ///< Its logits are added to those of a frozen network.
+  int64_t lazy_rank = 0;           ///< Of lazy adapters of sparse MLPs; 0: MLPs are dense.
 
   int64_t replicas() const { return data * expert; }
   /// Where gradients are summed, without experts.
@@ -228,6 +229,11 @@ std::vector<RunConfig> RunConfigs() {
       {.name = "parallelOfTensor", .tensor = 2, .family = "llama", .peft = "parallel"},
       {.name = "adaloraOfPipeline", .pipeline = 2, .peft = "adalora"},
       {.name = "houlsbyAndZero3", .data = 2, .zero_stage = 3, .peft = "houlsby"},
+      {.name = "lazyAdapters", .data = 2, .lazy_rank = 4},
+      {.name = "lazyAdaptersAndZero1", .data = 2, .zero_stage = 1, .lazy_rank = 4},
+      {.name = "lazyAdaptersAndZero2", .data = 2, .zero_stage = 2, .lazy_rank = 4},
+      {.name = "lazyAdaptersAndZero3", .data = 2, .zero_stage = 3, .lazy_rank = 4},
+      {.name = "lazyAdaptersOfTensor", .tensor = 2, .lazy_rank = 4},
       {.name = "addedNetwork", .data = 2, .added = true},
       {.name = "addedNetworkAndZero2", .data = 2, .zero_stage = 2, .added = true},
       {.name = "addedNetworkAndZero3", .data = 2, .zero_stage = 3, .added = true},
@@ -315,6 +321,13 @@ JobSpec JobOfConfig(const RunConfig& way) {
     WEFT_CHECK(resolved.ok(), resolved.message());
     job.model.untied_classifier = true;
     job.train.value_learning.logit_penalty = 0.1;
+  }
+  if (way.lazy_rank > 0) {
+    job.train.sparsity = {.method = "slope",
+                          .gradient_estimate = "exact",
+                          .require = true,
+                          .adapter_rank = way.lazy_rank,
+                          .adapter_share = 0.5};
   }
   if (way.mixture) {
     job.model.experts = job.model.experts_per_token = 4;
@@ -462,9 +475,11 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
       const double softmax =
           passes_ * static_cast<double>(way.tensor * 3 * tokens_) * sizeof(float);
       // And once a step the gradients of what all have; each has a term of them.
+      const int64_t of_adapters =
+          MemoryInputsOf(job_, plan_, {}).optimizer.auxiliary.partial_gradients;
       const double partial_sums =
-          4 *
-          static_cast<double>(ModelShape(job_.model, way.tensor, way.sequence).partial_gradients);
+          4 * static_cast<double>(
+                  ModelShape(job_.model, way.tensor, way.sequence).partial_gradients + of_adapters);
       if (way.sequence) {
         ExpectNear("reduce-scatter", Counted(rank, "tensor", "reduce-scatter"), sums);
         ExpectNear("all-reduce", Counted(rank, "tensor", "all-reduce"), partial_sums);

@@ -15,6 +15,8 @@ namespace weft::engine {
 /// B [out, rank] of each output. Before these steps they are the products of W alone, and the
 /// adapters have zeros as their gradients. What is between A and B is computed again in the
 /// backward pass.
+/// A tensor-parallel rank has the part of A or of B that goes with its part of W, and all of the
+/// other one, whose gradient is a partial sum on each rank.
 class LazyAdapterProducts : public WeightProducts {
  public:
   /// `of_weights`: the products of W. `active`, which outlives this, says whether the step has the

@@ -43,7 +43,8 @@ class Sparse24 : public Technique {
     for (int64_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].adapter == AdapterSide::kNone) continue;
       const bool first = parameters[i].adapter == AdapterSide::kInput;
-      const auto in = static_cast<double>(parameters[i].shape[-1]);
+      // Tensor-parallel ranks have parts of the same random numbers.
+      const auto in = static_cast<double>(parameters[i].logical_shape()[-1]);
       parameters.SetStart(i, {.deviation = first ? 1 / std::sqrt(in) : 0});
     }
     return factory_.ChooseLayers();

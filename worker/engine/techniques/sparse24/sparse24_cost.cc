@@ -75,7 +75,6 @@ const Feature& kKeptMoments = kSettings[4];
 const Feature& kPrunedActivations = kSettings[5];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
-constexpr std::string_view kNoAdapters = "train.sparsity.adapter_rank 0";
 constexpr std::string_view kWait = "adapters stay as they are until their steps begin";
 
 const Refusal kSparse24Refusals[] = {
@@ -105,11 +104,6 @@ const Refusal kSparse24Refusals[] = {
     {&kGradientEstimates, &kContextParallel,
      "each rank would have to draw for its part of the tokens",
      "train.sparsity.gradient_estimate exact"},
-    {&kLazyAdapters, &kTensorParallel, "adapters would have to be divided with their weights",
-     kNoAdapters},
-    {&kLazyAdapters, &kPipelineParallel, kAllBlocksHere, kNoAdapters},
-    {&kLazyAdapters, &kZero, "adapters would have to be sharded with their weights",
-     "resources.zero_stage 0"},
     {&kLazyAdapters, &kOffloadOptimizer, kWait, "resources.offload_optimizer none"},
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},

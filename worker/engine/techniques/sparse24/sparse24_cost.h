@@ -49,7 +49,8 @@ int64_t FirstDenseStep(const TrainSpec& train);
 int64_t FirstAdapterStep(const TrainSpec& train);
 
 /// The adapters of a sparse `weight` [out, in], "<weight>.adapter_in" A [rank, in] and
-/// "<weight>.adapter_out" B [out, rank]; none where train.sparsity.adapter_rank is 0.
+/// "<weight>.adapter_out" B [out, rank]; none where train.sparsity.adapter_rank is 0. Of a
+/// tensor-parallel rank's part of the weight, the parts that go with it.
 std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const ParameterInfo& weight);
 
 /// Shares of the steps between which step switches to masks by itself.
