@@ -183,6 +183,22 @@ std::optional<double> NetworkLinks::RateOf(const std::set<std::string>& machines
   return InTwoDigits(rates[(rates.size() - 1) / 2]);
 }
 
+std::optional<double> NetworkLinks::SlowestBetween(const std::set<std::string>& machines) const {
+  std::optional<double> slowest;
+  for (const std::string& machine : machines) {
+    const auto peers = peers_.find(machine);
+    if (peers == peers_.end()) continue;
+    for (const std::string& peer : peers->second) {
+      if (peer < machine || !machines.contains(peer)) continue;
+      const auto link = links_.find(PairOf(machine, peer));
+      if (link == links_.end()) continue;
+      slowest =
+          std::min(slowest.value_or(link->second.bytes_per_second), link->second.bytes_per_second);
+    }
+  }
+  return slowest;
+}
+
 std::vector<LinkView> NetworkLinks::Of(const std::string& machine) const {
   std::vector<LinkView> views;
   const auto peers = peers_.find(machine);

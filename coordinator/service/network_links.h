@@ -58,6 +58,9 @@ class NetworkLinks {
   /// lower of two middle ones, in two digits, so that plans do not follow noise. nullopt: nothing
   /// was measured.
   std::optional<double> RateOf(const std::set<std::string>& machines) const;
+  /// Bytes per second of the slowest link between two of these machines; nullopt: none of them was
+  /// measured.
+  std::optional<double> SlowestBetween(const std::set<std::string>& machines) const;
   std::vector<LinkView> Of(const std::string& machine) const;
   const std::map<MachinePair, LinkRecord>& links() const { return links_; }
 

@@ -50,6 +50,16 @@ TEST_F(NetworkLinksTest, RateIsTheMedianInTwoDigits) {
   EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1.2e9);
 }
 
+TEST_F(NetworkLinksTest, TheSlowestLinkIsThatBetweenTheMachinesAlone) {
+  Put("a", "b", 1.25e8);
+  Put("a", "c", 1e9);
+  Put("b", "d", 1e7);
+  EXPECT_EQ(links_.SlowestBetween({"a"}), std::nullopt);
+  EXPECT_EQ(links_.SlowestBetween({"c", "d"}), std::nullopt) << "nobody measured it";
+  EXPECT_EQ(links_.SlowestBetween({"a", "c"}), 1e9);
+  EXPECT_EQ(links_.SlowestBetween({"a", "b", "c"}), 1.25e8) << "as it was measured";
+}
+
 TEST_F(NetworkLinksTest, RateOfSeveralMachinesIsTheMedianOfAllTheirLinks) {
   Put("a", "b", 1e8);
   Put("a", "c", 1e9);

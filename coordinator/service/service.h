@@ -402,12 +402,21 @@ class Service {
   void SetNetworkRatesSoon();
   /// As it was last found for its kind of machine. Needs view_mutex_.
   void SetNetworkRate(Session& session);
+  /// The workers of a plan on processors with the cores that its ranks have, and as network the
+  /// slowest link that was measured between them. nullopt where that says nothing new: there is
+  /// none, it is about the rate of their kind, or a worker was started with a rate.
+  std::optional<ClusterProfile> PlaceByItsLinks(const Plan& plan) const;
 
   // service_schedule.cc: starting attempts. On the loop.
   void ScheduleSoon();
   void RunSchedule();
   void StartQueued();
+  /// Starts the job, once its steps are predicted for the place that it got.
   void Dispatch(const StartDecision& start);
+  /// Predicts the steps of the plan on the workers of `place`, on the pool, then goes on with
+  /// CommitStart; after a moment with the prediction as it is.
+  void PredictOn(const StartDecision& start, ClusterProfile place);
+  void CommitStart(const StartDecision& start);
   void Preempt(const PreemptDecision& preemption);
   void Resize(const ResizeDecision& resize);
   void Deliver(const IntentRecord& intent);

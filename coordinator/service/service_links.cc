@@ -26,6 +26,8 @@ constexpr size_t kTokenBytes = 32;
 /// New rates make plans void that are being looked for: they come together, so often at most.
 constexpr std::chrono::seconds kRatesEvery{30};
 constexpr int kBitsOfGib = 30;
+/// Rates that differ by a smaller part of them count as the same.
+constexpr double kAboutTheSame = 0.1;
 
 /// Machines of one kind get one rate: each would else be a kind of its own for the planner.
 std::string HardwareKind(const WorkerProfile& machine) {
@@ -312,6 +314,31 @@ void Service::SetNetworkRate(Session& session) {
     const auto measured = network_rates_.find(HardwareKind(session.profile));
     if (measured != network_rates_.end()) rate = measured->second;
   }
+}
+
+std::optional<ClusterProfile> Service::PlaceByItsLinks(const Plan& plan) const {
+  if (OnDevices(plan) || links_.links().empty()) return std::nullopt;
+  std::map<std::string, int64_t> ranks_on;
+  for (const std::string& id : plan.rank_workers) ++ranks_on[id];
+  if (ranks_on.size() < 2) return std::nullopt;
+  std::set<std::string> machines;
+  for (const auto& [id, ranks] : ranks_on) {
+    const auto session = sessions_.find(id);
+    if (session == sessions_.end() || session->second.given_network > 0) return std::nullopt;
+    machines.insert(session->second.machine);
+  }
+  const std::optional<double> slowest = links_.SlowestBetween(machines);
+  if (!slowest) return std::nullopt;
+  ClusterProfile place;
+  bool differs = false;
+  for (const auto& [id, ranks] : ranks_on) {
+    WorkerProfile& worker = place.workers.emplace_back(Calibrated(sessions_.at(id).profile));
+    worker.cores = ranks * plan.threads_per_rank;
+    double& rate = worker.network_bytes_per_second;
+    differs |= std::fabs(rate / *slowest - 1) > kAboutTheSame;
+    rate = *slowest;
+  }
+  return differs ? std::optional(std::move(place)) : std::nullopt;
 }
 
 }  // namespace weft::coordinator

@@ -1,6 +1,7 @@
 // Who measures the network when, and which rate plans use.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 
 #include "coordinator/service/testing.h"
@@ -10,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 class LinksTest : public ServiceTest {
  protected:
@@ -226,6 +228,66 @@ TEST_F(LinksTest, AJobGoesToTheMachinesWithTheFasterLinks) {
   EXPECT_TRUE(two->Saw("start " + id));
   EXPECT_TRUE(three->Saw("start " + id));
   EXPECT_FALSE(one->Saw("start", kMoment));
+}
+
+/// OneRankEach whose steps take as long as a gigabyte takes on the slowest network of the machines.
+Result<PlanReport> ByTheNetwork(const JobSpec& spec, const ClusterProfile& cluster) {
+  WEFT_ASSIGN_OR_RETURN(PlanReport report, OneRankEach(spec, cluster));
+  double slowest = 5e9;
+  for (const WorkerProfile& worker : cluster.workers) {
+    if (worker.network_bytes_per_second > 0) {
+      slowest = std::min(slowest, worker.network_bytes_per_second);
+    }
+  }
+  Prediction& prediction = report.candidates[0].plan.prediction;
+  prediction.step_seconds = prediction.time.exposed_communication_seconds = 1e9 / slowest;
+  return report;
+}
+
+TEST_F(LinksTest, StepsArePredictedWithTheLinksOfThePlaceThatAJobGets) {
+  planner_ = AtOnce(ByTheNetwork);
+  StartService();
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e8, "host-w1");
+  auto three = Join("w3", "m3");
+  Measure(one, three, 2, 1e8, "host-w1");
+  Measure(two, three, 3, 1e9, "host-w2");
+  ASSERT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8) << "that of its kind";
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(two->Saw("start " + id));
+  ASSERT_TRUE(three->Saw("start " + id));
+  const Plan plan = two->last_start().plan;
+  EXPECT_THAT(plan.rank_workers, UnorderedElementsAre("w2", "w3"));
+  EXPECT_DOUBLE_EQ(plan.prediction.step_seconds, 1) << "not the ten of its kind";
+  EXPECT_DOUBLE_EQ(plan.prediction.time.exposed_communication_seconds, 1);
+  EXPECT_EQ(plan.prediction.memory_per_rank.activations_bytes, 2000) << "as it was";
+}
+
+TEST_F(LinksTest, OneSlowLinkOfThePlaceMakesStepsLonger) {
+  planner_ = AtOnce(ByTheNetwork);
+  StartService();
+  auto one = Join("w1", "m1");
+  auto two = Join("w2", "m2");
+  Measure(one, two, 1, 1e9, "host-w1");
+  auto three = Join("w3", "m3");
+  Measure(one, three, 2, 1e9, "host-w1");
+  Measure(two, three, 3, 1e8, "host-w2");
+  ASSERT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e9);
+  const std::string id = Submit(3)->view.job.id;
+  ASSERT_TRUE(one->Saw("start " + id));
+  EXPECT_DOUBLE_EQ(one->last_start().plan.prediction.step_seconds, 10);
+}
+
+TEST_F(LinksTest, TheRateThatAWorkerWasStartedWithStaysThatOfThePlace) {
+  planner_ = AtOnce(ByTheNetwork);
+  StartService();
+  auto one = Join("w1", "m1", 1e9);
+  auto two = Join("w2", "m2", 1e9);
+  Measure(one, two, 1, 1e8, "host-w1");
+  const std::string id = Submit(2)->view.job.id;
+  ASSERT_TRUE(one->Saw("start " + id));
+  EXPECT_DOUBLE_EQ(one->last_start().plan.prediction.step_seconds, 1);
 }
 
 TEST_F(LinksTest, OldOnesAreMeasuredAgainOnceNobodyTrains) {

@@ -3,6 +3,7 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
+#include "common/spec/planned_job.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -11,6 +12,9 @@ namespace {
 /// Passes over a long queue take a fifth of the loop's time at most, and come once a second at
 /// least.
 constexpr std::chrono::seconds kLongestRest(1);
+
+/// A job that starts waits no longer for the prediction of its steps where it starts.
+constexpr std::chrono::milliseconds kPredictionBudget(200);
 
 }  // namespace
 
@@ -73,6 +77,43 @@ void Service::StartQueued() {
 void Service::Dispatch(const StartDecision& start) {
   live_.at(start.job_id)->reserved = start.plan;
   live_.at(start.job_id)->planning_since.reset();
+  if (std::optional<ClusterProfile> place = PlaceByItsLinks(start.plan)) {
+    PredictOn(start, *std::move(place));
+  } else {
+    CommitStart(start);
+  }
+}
+
+void Service::PredictOn(const StartDecision& start, ClusterProfile place) {
+  JobSpec spec = JobAsPlanned(live_.at(start.job_id)->Phase(), start.plan);
+  spec.resources.device = start.plan.device;
+  spec.resources.min_ranks = spec.resources.max_ranks = 0;  // bounds of what is decided now
+  auto work = [this, start, spec = std::move(spec),
+               place = std::move(place)](const PlanTicket& ticket) {
+    StartDecision predicted = start;
+    const std::stop_token stop = ticket.stop();
+    const PlanFunction find = [&](const JobSpec& job, const ClusterProfile& machines) {
+      return TimedPlan(job, machines, stop);
+    };
+    if (!stop.stop_requested()) {
+      if (const Result<Plan> there = BestPlan(spec, place, find); there.ok()) {
+        Prediction& prediction = predicted.plan.prediction;
+        prediction.step_seconds = there->prediction.step_seconds;
+        prediction.tokens_per_second = there->prediction.tokens_per_second;
+        prediction.time = there->prediction.time;
+      }
+    }
+    loop_.Post([this, predicted = std::move(predicted)] { CommitStart(predicted); });
+  };
+  const auto ticket = queue_pool_.Add(kPredictionBudget, std::move(work));
+  if (ticket == nullptr) return CommitStart(start);  // shutting down
+  loop_.PostAfter(kPredictionBudget, [this, ticket] { queue_pool_.Cancel(ticket); });
+}
+
+void Service::CommitStart(const StartDecision& start) {
+  const auto live = live_.find(start.job_id);
+  if (live == live_.end() || !live->second->reserved) return;  // it was cancelled meanwhile
+  live->second->reserved = start.plan;
   Change(
       start.job_id,
       [this, plan = start.plan](const JobCase& current) {

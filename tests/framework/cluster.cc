@@ -75,6 +75,9 @@ Cluster::Cluster(Options options) : options_(std::move(options)) {
     options_.prepare(dir_ + "/coordinator");
   }
   StartCoordinator(options_.coordinator);
+  for (int i = 0; options_.cuttable && i < options_.workers; ++i) {
+    links_.push_back(std::make_unique<NetworkLink>(address_));
+  }
   workers_.resize(static_cast<size_t>(options_.workers));
   for (int i = 0; i < options_.workers; ++i) {
     StartWorker(i);
@@ -83,6 +86,7 @@ Cluster::Cluster(Options options) : options_(std::move(options)) {
 }
 
 Cluster::~Cluster() {
+  for (const auto& each : links_) each->Heal();
   for (Process& worker : workers_) {
     worker.Signal(SIGCONT);
     worker.Signal(SIGTERM);
@@ -157,9 +161,10 @@ void Cluster::StartWorker(int index, const Environment& environment) {
   Environment all = options_.ranks;
   for (const auto& [name, value] : environment) all[name] = value;
   workers_[static_cast<size_t>(index)] = Process::Start(
-      {Binary("weft-worker"), "--coordinator", address_, "--data-dir", WorkerDir(index),
-       "--run-root", dir_ + "/runs", "--worker-id", "worker-" + std::to_string(index), "--cores",
-       std::to_string(options_.cores), "--memory-limit", "2GiB", "--metrics-listen", "127.0.0.1:0"},
+      {Binary("weft-worker"), "--coordinator", options_.cuttable ? link(index).address() : address_,
+       "--data-dir", WorkerDir(index), "--run-root", dir_ + "/runs", "--worker-id",
+       "worker-" + std::to_string(index), "--cores", std::to_string(options_.cores),
+       "--memory-limit", "2GiB", "--metrics-listen", "127.0.0.1:0"},
       WithMarker(all), WorkerDir(index) + ".log");
 }
 

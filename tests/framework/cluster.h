@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/framework/network_link.h"
 #include "tests/framework/process.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 
@@ -30,6 +31,7 @@ class Cluster {
     Environment ranks = {};        ///< For every worker, and so for its ranks.
     /// Gets the coordinator's data folder, which is empty, before its first start.
     std::function<void(const std::string& data_dir)> prepare = nullptr;
+    bool cuttable = false;  ///< Each worker reaches the coordinator through a link().
   };
 
   explicit Cluster(Options options);
@@ -40,6 +42,8 @@ class Cluster {
   // Processes.
   Process& coordinator() { return coordinator_; }
   Process& worker(int index) { return workers_[static_cast<size_t>(index)]; }
+  /// Between worker `index` and the coordinator; of a cuttable cluster.
+  NetworkLink& link(int index) { return *links_[static_cast<size_t>(index)]; }
   /// Starts the coordinator again after its end, on the same port.
   void StartCoordinator(const Environment& environment = {});
   /// Starts worker `index` (again).
@@ -98,6 +102,7 @@ class Cluster {
   int submissions_ = 0;
   std::unique_ptr<v1::Coordinator::Stub> api_;
   Process coordinator_;
+  std::vector<std::unique_ptr<NetworkLink>> links_;  // by worker; of a cuttable cluster
   std::vector<Process> workers_;
 };
 

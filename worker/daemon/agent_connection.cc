@@ -19,7 +19,7 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-/// The first answer must come within this time.
+/// The first answer must come within this time, and later ones within half a lease, too.
 constexpr std::chrono::seconds kRegisterPatience{10};
 
 /// While ranks run, people see progress at least this often, whatever the lease allows.
@@ -57,7 +57,11 @@ void Agent::Dial() {
   AddRunning(hello.mutable_running());
   register_sent_ = clock_.Monotonic();
   connection_->Send(std::move(message));
-  dial_timer_.expires_after(kRegisterPatience);
+  // A registration that is answered after a lease renews nothing, and starts would be refused until
+  // the next heartbeat is answered.
+  dial_timer_.expires_after(heartbeat_patience_.count() == 0
+                                ? nanoseconds(kRegisterPatience)
+                                : std::min<nanoseconds>(kRegisterPatience, heartbeat_patience_));
   dial_timer_.async_wait([this, dial](const boost::system::error_code& error) {
     // Cancelling a timer does not take back a wait that is over and queued: it can run after
     // OnClosed, or after the next dial.

@@ -472,6 +472,22 @@ TEST_F(AgentTest, DialsAgainWhenTheCoordinatorStaysSilent) {
   EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }));
 }
 
+TEST_F(AgentTest, DialsAgainWithinALeaseWhenItsRegistrationIsNotAnswered) {
+  coordinator_.lease_seconds = 1;
+  StartAgent();
+  coordinator_.answer_registrations = false;
+  coordinator_.Stop();
+  coordinator_.ForgetMessages();
+  coordinator_.Start();
+  const auto registers = [](const auto& m) { return m.has_register_(); };
+  ASSERT_TRUE(coordinator_.WaitFor(registers));
+  coordinator_.ForgetMessages();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(coordinator_.WaitFor(registers));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5))
+      << "an answer that comes after a lease renews nothing";
+}
+
 TEST_F(AgentTest, DrainsAndLeaves) {
   StartAgent();
   StartJob("wait");

@@ -24,6 +24,7 @@ class FakeCoordinator : private v1::WorkerService::Service {
   double lease_seconds = 5;
   double heartbeat_seconds = 0.05;
   std::string refuse;
+  std::atomic<bool> answer_registrations{true};
   std::atomic<bool> acknowledge_heartbeats{true};
   std::atomic<bool> acknowledge_logs{true};
   std::atomic<bool> acknowledge_reports{true};
@@ -101,7 +102,7 @@ class FakeCoordinator : private v1::WorkerService::Service {
     v1::WorkerMessage message;
     while (stream->Read(&message)) {
       v1::CoordinatorMessage reply;
-      if (message.has_register_()) {
+      if (message.has_register_() && answer_registrations) {
         reply.mutable_registered()->set_lease_seconds(lease_seconds);
         reply.mutable_registered()->set_heartbeat_seconds(heartbeat_seconds);
         reply.mutable_registered()->set_refused(refuse);
