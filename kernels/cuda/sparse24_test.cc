@@ -206,7 +206,8 @@ TEST_F(Sparse24OnCuda, EstimatesHaveTheBitsOfTheCpu) {
                 return Mvue(where, {.x = tensors[0].view(),
                                     .y = tensors[in_place ? 0 : 1].view(),
                                     .draw = draw,
-                                    // Of another step, were it not read where it lies.
+                                    // The step would be another one, were it not read from where it
+                                    // resides.
                                     .key = {.seed = 3, .step = 1, .site = 2},
                                     .step = static_cast<const uint32_t*>(tensors[2].view().data),
                                     .first_row = 40});
@@ -337,7 +338,7 @@ struct ActivatedLayer {
   int64_t rows, in, out;
 };
 
-// Of rows that are written 16 bytes at a time it is taken on the way out, and of gates where blocks
+// Rows that are written 16 bytes at a time are activated on the way out; gates are where blocks
 // have whole parts of them.
 void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation,
                               const ActivatedLayer& layer) {
