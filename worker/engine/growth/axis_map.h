@@ -19,13 +19,13 @@ class AxisMap {
   /// Each position from the same one.
   static AxisMap Identity(int64_t extent);
 
-  /// Of what a layer writes. A larger side repeats the smaller one in turns: position i is that of
-  /// i modulo the smaller extent, so that equal heads stay whole. A smaller side has the means of
-  /// what the larger one would repeat.
+  /// Maps what a layer writes. A larger side repeats the smaller one in turns: position i is that
+  /// of i modulo the smaller extent, so that equal heads stay whole. A smaller side has the means
+  /// of what the larger one would repeat.
   static AxisMap Written(int64_t old_extent, int64_t new_extent);
 
-  /// Of what a layer reads from positions that Written has made: products keep their sums. A larger
-  /// side divides each factor among the repetitions, a smaller one adds them up.
+  /// Maps what a layer reads from positions that Written has made: products keep their sums. A
+  /// larger side divides each factor among the repetitions, a smaller one adds them up.
   static AxisMap Read(int64_t old_extent, int64_t new_extent);
 
   /// The same of a side that is not smaller, with one factor for all positions: sums keep their

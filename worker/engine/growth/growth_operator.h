@@ -65,7 +65,7 @@ using OldTensors =
 /// positions of images of another size, whose table is resized.
 class GrowthOperator {
  public:
-  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
+  /// Takes models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or
   /// method none and fewer blocks, which are those that an elastic network of this depth has
   /// (techniques/layer_sampling/elastic_network.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);

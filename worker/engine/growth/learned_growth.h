@@ -40,8 +40,8 @@ struct GrowthMatrix {
 /// does, blocks are copied. Not thread-safe.
 class LearnedGrowth {
  public:
-  /// Of models and a growth that CheckPhases accepts. Reads all old tensors. kInvalid for a tensor
-  /// whose sides change otherwise. Errors as `old`.
+  /// Takes models and a growth that CheckPhases accepts. Reads all old tensors. kInvalid for a
+  /// tensor whose sides change otherwise. Errors as `old`.
   static Result<LearnedGrowth> New(const ModelSpec& from, const ModelSpec& to,
                                    const GrowthSpec& growth, const OldTensors& old);
 

@@ -38,7 +38,7 @@ struct ModelOptions {
   std::vector<std::string>* block_operations = nullptr;
 
   TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
-  /// Of the training that begins (MaskedGrowthOf its job); none without training.
+  /// The growth that the training begins with (MaskedGrowthOf its job); none without training.
   std::optional<MaskedGrowth> growth = std::nullopt;
   /// Networks of fewer layers, or of smaller images, that are trained with it, or none; outlives
   /// the model.
@@ -71,8 +71,8 @@ struct ModelOptions {
   /// The network whose logits a technique adds to those of the model, or none; outlives the model.
   const LogitsSource* logits_source = nullptr;
 
-  /// Of a language model that is such a network: the successive tokens of the vocabulary whose
-  /// logits AddLogits adds, where tensor-parallel ranks add those of others; none: all.
+  /// The successive tokens of the vocabulary whose logits AddLogits of such a network adds, where
+  /// tensor-parallel ranks add those of others; none: all.
   std::optional<Shard::Range> logits_part = std::nullopt;
 };
 
@@ -98,7 +98,7 @@ class Model {
 
   /// Lets the techniques put what they have at the sites of the network.
   Grafter grafter() const;
-  /// Of the technique that says so, see Technique::LayersOfPasses.
+  /// Layers of the passes by the technique that says so, see Technique::LayersOfPasses.
   const LayersOfPass& layers_of_pass() const { return layers_of_pass_; }
 
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.

@@ -139,7 +139,7 @@ class Allocator {
   Status OverLimit(Component component, int64_t bytes) const;
 
   int64_t HeldBytes() const { return source_->held_bytes() + external_bytes_; }
-  /// Of what the source may hold; 0: none.
+  /// Most bytes that the source may hold; 0: no limit.
   int64_t LimitOfSource() const;
 
   const std::unique_ptr<MemorySource> source_;

@@ -26,7 +26,7 @@ class DeviceWeights {
   /// not done.
   Status Prepare(std::optional<int64_t> step);
 
-  // Of offloaded parameters; elsewhere these do nothing.
+  // The following is for offloaded parameters; elsewhere it does nothing.
 
   /// Whether what an update has changed comes with BringUpdated, copies for products included, also
   /// those of weights that are kept on the device.

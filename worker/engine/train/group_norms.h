@@ -18,7 +18,7 @@ std::string_view GroupOf(ParameterRole role);
 
 inline constexpr size_t kParameterGroups = 5;
 
-/// Of the parameters of one group.
+/// Sums over the parameters of one group.
 struct GroupSums {
   NormSums gradients;
   NormSums values;

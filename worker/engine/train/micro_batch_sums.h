@@ -55,7 +55,7 @@ class MicroBatchSums {
   /// and that it has.
   void OnLoss();
 
-  /// Of the micro-batches of the step.
+  /// The loss of all micro-batches of the step.
   const ExactLoss& total_loss() const { return total_loss_; }
 
  private:

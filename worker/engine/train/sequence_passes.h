@@ -46,14 +46,14 @@ class SequencePasses {
   /// Mean loss over the validation data that evaluations read.
   Result<EvaluationReport> Evaluate();
 
-  /// Of the validation data.
+  /// Number of sequences of the validation data that evaluations read.
   int64_t evaluated_sequences() const;
 
   /// Memory of the device for the cross entropy of passes, which nobody reads.
   Result<BatchLoss*> IgnoredLoss();
 
  private:
-  /// Of the sequences of one micro-batch.
+  /// Log-probabilities of the sequences of one micro-batch.
   Result<std::vector<double>> ScoreBatch(const TokenBatch& batch);
   /// Scores sequences [first, first + count) of a batch, which become [at, at + count) of `scores`.
   Status ScoreRange(BatchSource& source, int64_t step, int64_t first, int64_t count, size_t at,

@@ -144,7 +144,7 @@ class Trainer {
   void UpdateLossScale(StepReport& report);
   Status EndStepOfTechniques(const StepBatches& batches, StepReport& report);
   void CountStep(const StepReport& report);
-  /// Of local steps: counts that of `report`, and where it ends a round makes the outer step.
+  /// Counts the local step of `report`, and where it ends a round makes the outer step.
   Status FinishRound(StepReport& report);
   /// Whether the local step of `report` was the last of its round, which it then reports.
   bool RoundEnds(StepReport& report);
@@ -190,7 +190,7 @@ class Trainer {
   std::unique_ptr<LocalRounds> rounds_;  ///< With local steps.
   std::unique_ptr<TimedRound> timed_;    ///< With rounds by time.
   double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
-  /// Of the batches of the step, over all ranks: StepBatches::part_targets.
+  /// StepBatches::part_targets of the step, over all ranks.
   std::vector<int64_t> part_targets_;
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.

@@ -35,7 +35,7 @@ class Updaters {
   /// The update enqueued last has been applied.
   void OnApplied();
 
-  /// Of the optimizer, after `updates` updates; empty where the parameters count.
+  /// The optimizer's averages after `updates` updates; empty where the parameters count.
   Result<std::vector<AveragedParameter>> Averages(int64_t updates) const;
 
   std::vector<NamedTensor> StateTensors() const;

@@ -65,7 +65,7 @@ class BucketReducer : public GradientReducer {
   Result<TensorView> ToWire(const TensorView& values, Tensor& copy);
   /// What has come of them: these elements of the copy, if there is one, which then goes.
   Status FromWire(Tensor& copy, int64_t first, const TensorView& values);
-  /// Of a bucket under way, see ToWire.
+  /// The copy of a bucket under way, see ToWire.
   Tensor& CopyOf(int64_t bucket) { return copies_[static_cast<size_t>(bucket)]; }
   /// Where of the memory that `bucket` is reduced in this rank has what it keeps.
   virtual TensorView Reduced(int64_t bucket) const = 0;

@@ -50,7 +50,7 @@ class AxisSet {
 /// expert axis has of its own.
 inline constexpr AxisSet kGradientAxes = {MeshAxis::kData, MeshAxis::kContext, MeshAxis::kExpert};
 
-/// Of these, the data-parallel ranks, and those with the same experts.
+/// Subsets of these: the data-parallel ranks, and those with the same experts.
 inline constexpr AxisSet kSequenceAxes = {MeshAxis::kData, MeshAxis::kExpert};
 inline constexpr AxisSet kSameExpertAxes = {MeshAxis::kData, MeshAxis::kContext};
 
