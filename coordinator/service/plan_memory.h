@@ -77,7 +77,7 @@ class PlanMemory {
     Result<PlanReport> report = UnavailableError("its plan is being looked for");
   };
   using Entries = std::list<Entry>;  ///< Those asked for last first.
-  /// Of jobs whose plan was given up.
+  /// Counts how often the planning of a job was given up.
   struct Overrun {
     int times = 0;
     std::chrono::nanoseconds not_before{0};

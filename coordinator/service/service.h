@@ -155,8 +155,8 @@ class Service {
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               PlacementReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
-  /// Of ranks of the newest attempt, in the run folder; others do not count. `resume_step`: where
-  /// the attempt started from, which retention keeps.
+  /// Takes checkpoints of ranks of the newest attempt, in the run folder; others do not count.
+  /// `resume_step`: where the attempt started from, which retention keeps.
   void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
                         std::optional<int64_t> resume_step);
   /// Answer to a WorkerLink::Profile.
@@ -286,7 +286,7 @@ class Service {
   void SetPlaced(const AttemptRecord& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
-  /// Of the placements of its newest attempt that are not gone.
+  /// What the placements of its newest attempt do that are not gone.
   std::vector<PlacementActivity> Activities(const LiveJob& live) const;
   void CheckHang(const std::string& job_id);
   void DrainJobsOn(const std::string& worker_id);
@@ -305,8 +305,8 @@ class Service {
   void EndWaits(const JobRecord& ended);
   /// A job that comes after this one and has not ended; empty: none.
   std::string JobAfter(const std::string& job_id) const;
-  /// Of queued jobs those that must not start yet, and why: they come after others, or their group
-  /// is full.
+  /// The queued jobs that must not start yet, and why: they come after others, or their group is
+  /// full.
   std::map<std::string, WaitDecision> HoldBack() const;
   /// Ends the job when its time is over, or looks again then.
   void WatchTime(const std::string& job_id);
@@ -371,7 +371,7 @@ class Service {
   bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
   /// What an attempt that ends adds to the experience with machines.
   static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
-  /// Of as many devices as the plan uses, by that experience.
+  /// By that experience, the mean for as many devices as the plan uses.
   double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.

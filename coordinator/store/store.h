@@ -45,7 +45,7 @@ struct Transaction {
   /// Then the records of older checkpoints of that job that it does not keep are deleted.
   std::optional<CheckpointRetention> retention;
   std::optional<RunRecord> run;  ///< Replaces the one of the same attempt.
-  /// Of all kinds of machines, in place of those that there were.
+  /// Replace those that there were; they are of all kinds of machines.
   std::optional<std::vector<CalibrationRecord>> calibrations;
   std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
   /// Links to and from these machines are deleted.
@@ -60,7 +60,7 @@ struct Transaction {
   /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
   /// kConflict when it is of another version. Events of this transaction are stored after that.
   std::optional<JobDeletion> delete_job;
-  /// Of the events of each job only this many, the newest, are kept.
+  /// Only this many events of each job, the newest, are kept.
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
@@ -138,7 +138,7 @@ class Store {
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
   /// In order of the workers' names; those that nothing was said of are not in it.
   virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
-  /// Of workers that have some, in the order of their names.
+  /// Lists workers that have some, in the order of their names.
   virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
   virtual Result<ReliabilityRecord> GetReliability() = 0;
   /// Jobs of a person that have not ended.
