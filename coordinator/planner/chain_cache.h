@@ -23,7 +23,7 @@ struct ChainName {
   std::vector<ChainStage> stages;
   int64_t bytes = 0;  ///< At most, in this many equal steps.
   int64_t slots = 1;
-  /// Of an OffloadingChain; none: of an OptimalChain.
+  /// The link of an OffloadingChain; none: it is an OptimalChain.
   std::optional<double> link_seconds_per_byte = {};
 
   bool operator==(const ChainName&) const = default;

@@ -49,8 +49,8 @@ struct Exchange {
   RankPlace place = inputs.place();
   DataGroups groups = DataGroups(inputs);
 
-  /// Of collectives that take `seconds`, what products that take `multiplying` do not hide: at
-  /// least one part of `parts`, which has nothing to overlap with.
+  /// What products that take `multiplying` do not hide of collectives that take `seconds`: at least
+  /// one part of `parts`, which has nothing to overlap with.
   double Exposed(double seconds, double multiplying, double parts) const {
     return std::max(seconds - rates.HiddenSeconds(place, seconds, multiplying), seconds / parts);
   }

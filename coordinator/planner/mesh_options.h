@@ -25,7 +25,7 @@ struct Candidate {
   int64_t number = 0;        ///< Of those of its mesh.
 };
 
-/// Of a mesh, candidates with as many ranks of as many threads: each spread with each micro-batch.
+/// Candidates of a mesh with as many ranks of as many threads: each spread with each micro-batch.
 struct RankChoice {
   int64_t threads = 1;
   int64_t ranks = 1;
@@ -38,7 +38,7 @@ inline int64_t ReplicaRanks(const ResourceSpec& resources) {
   return resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel;
 }
 
-/// Of `ranks`, those that sum their gradients.
+/// The number of `ranks` that sum their gradients with each other.
 inline int64_t GradientRanks(const ResourceSpec& resources, int64_t ranks) {
   return ranks / (resources.tensor_parallel * resources.pipeline_parallel);
 }
@@ -59,7 +59,7 @@ class MeshOptions {
   void Add(const JobSpec& mesh);
 
   const std::set<int64_t>& threads() const { return threads_; }
-  /// Of any number of ranks.
+  /// Micro-batches of any number of ranks.
   const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
 
   /// Those of all meshes with as many ranks in a replica; `mesh` has those for which Has() says so.

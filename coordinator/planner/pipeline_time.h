@@ -33,7 +33,7 @@ class StagePasses {
 
   const StageShapes& shapes() const { return shapes_; }
   const StepRates& rates() const { return rates_; }
-  /// Of a stage that is `shape`.
+  /// The cost of a stage that is `shape`.
   PassCost Of(const ModelShape& shape) const;
 
   /// What no stage's pass, or its forward part, takes less than in a pipeline of one micro-batch,
@@ -67,9 +67,9 @@ inline double SecondsOfPass(const StageCost& cost) {
   return cost.forward + cost.backward_input + cost.backward_weight;
 }
 
-/// Of each stage, where they have this many blocks. `inputs` are those of one rank with the whole
-/// network. Every micro-batch after the first reads the gradients to which it adds: each has its
-/// part of that.
+/// Forecasts each stage, where they have this many blocks. `inputs` are those of one rank with the
+/// whole network. Every micro-batch after the first reads the gradients to which it adds: each has
+/// its part of that.
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes);
 

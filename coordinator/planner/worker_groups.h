@@ -31,7 +31,7 @@ class WorkerGroups {
 
   /// That takes at least the memory of any worker's.
   ProductKind products() const { return products_; }
-  /// Of the GPU that wants most.
+  /// Workspace of the GPU that wants most.
   int64_t product_workspace_bytes() const { return product_workspace_; }
   /// The most memory that any offers: a worker, or one of its GPUs.
   int64_t LargestLimit() const;

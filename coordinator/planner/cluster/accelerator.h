@@ -66,7 +66,7 @@ struct AcceleratorSpec {
           self.network_bytes_per_second);
   }
 
-  /// Of products with operands of this precision, or null.
+  /// The peak of products with operands of this precision, or null.
   const ProductPeak* Find(std::string_view precision) const;
 };
 

@@ -18,7 +18,7 @@ inline int ThreadsOfMachine() {
 /// Threads that wait for work: starting some takes longer than many a piece of it.
 class ThreadPool {
  public:
-  /// Of this many threads, the caller's among them.
+  /// Makes a pool of this many threads, the caller's among them.
   explicit ThreadPool(int threads) : threads_(std::max(threads, 1)) {}
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -64,7 +64,7 @@ class AdaLora {
   Status ForEachFactor(
       Context& context,
       const std::function<Status(const Scored& tensor, bool of_rows, int64_t index)>& fn) const;
-  /// Of all adapters of the network, in their order: that of A, then that of B.
+  /// Products of all adapters of the network, in their order: that of A, then that of B.
   Result<std::vector<double>> ProductsOverSides(Context& context) const;
   /// For a factor with this product, of the whole factor.
   Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows,
@@ -75,7 +75,7 @@ class AdaLora {
   /// `of_rows`: each row of `length` numbers is of one rank, else each column of as many ranks is.
   Status AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
                    double weight, std::span<double> ranks) const;
-  /// Of each rank of all adapters of the network, in their order.
+  /// Scores of each rank of all adapters of the network, in their order.
   Result<std::vector<double>> ScoresOfRanks(Context& context) const;
   Status Choose(Context& context, int64_t budget);
   Status Mask(Context& context) const;
