@@ -131,7 +131,7 @@ Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, boo
       return InvalidError("layer_types in config.json hold " + types->front().dump() +
                           "; \"full_attention\" and \"sliding_attention\" are computed");
     }
-    // For mistral and mixtral, transformers ignores full_attention in layer_types.
+    // For mistral and mixtral, transformers ignores layer_types.
     if (sliding != used && (sliding || !qwen)) {
       return InvalidError(
           "layer_types in config.json hold " + types->front().dump() + ", but sliding_window" +

@@ -16,7 +16,7 @@ using Counts = std::vector<int32_t>;
 class Largest {
  public:
   void Add(const Counts& counts) {
-    // Of several counts on one straight line, one of the two ends is the largest.
+    // One of the two ends of several counts on one straight line is the largest.
     if (!last_.empty()) {
       step_to_ = counts;
       for (size_t i = 0; i < counts.size(); ++i) step_to_[i] -= last_[i];

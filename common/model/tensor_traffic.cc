@@ -26,8 +26,8 @@ struct Blocks {
         backward(pass.shape.spec.layers - pass.shape.first_trained_layer) {}
 };
 
-/// Of the two sums in the backward pass of the first trained block, counts those that nothing waits
-/// for: nothing before the products of attention, or of the MLP, is trained.
+/// Counts the sums that nothing waits for, of the two in the backward pass of the first trained
+/// block: nothing before the products of attention, or of the MLP, is trained.
 int64_t SumsOfNothing(const ModelShape& shape) {
   if (shape.trained_before || shape.first_trained_layer >= shape.spec.layers) return 0;
   if (!FreezesAny(shape.spec)) return 0;  // without going through the parameters

@@ -54,7 +54,7 @@ struct Exchange {
   double Exposed(double seconds, double multiplying, double parts) const {
     return std::max(seconds - rates.HiddenSeconds(place, seconds, multiplying), seconds / parts);
   }
-  /// Of an exchange that takes `seconds` between ranks, where the host keeps `bytes` of it.
+  /// Seconds of an exchange that takes `seconds` between ranks, where the host keeps `bytes` of it.
   double Staged(double seconds, double bytes) const {
     return inputs.offloads_optimizer ? rates.StagedSeconds(seconds, bytes) : seconds;
   }

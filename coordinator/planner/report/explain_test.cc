@@ -330,7 +330,7 @@ TEST(Timeline, IsTheScheduleThatTheEngineRuns) {
     }
     EXPECT_DOUBLE_EQ(timeline.passes_seconds, end);
     EXPECT_NEAR(timeline.idle_share, 1 - busy / (3 * end), 1e-9);
-    // The step time is that of the prediction: what is left is the update of the rank that computes
+    // The plan was chosen by this step time: what is left is the update of the rank that computes
     // most, which here exchanges no gradients.
     EXPECT_NEAR(timeline.step_seconds - end, plan.prediction.time.optimizer_seconds,
                 0.01 * timeline.step_seconds);

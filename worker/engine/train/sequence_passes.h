@@ -58,7 +58,7 @@ class SequencePasses {
   /// Scores sequences [first, first + count) of a batch, which become [at, at + count) of `scores`.
   Status ScoreRange(BatchSource& source, int64_t step, int64_t first, int64_t count, size_t at,
                     SequenceScores& scores);
-  /// Of a step of the training data, or of what evaluations read, those of all ranks.
+  /// Scores of all ranks: of a step of the training data, or of what evaluations read.
   Result<SequenceScores> ScoreStep(int64_t step);
   Result<SequenceScores> ScoreValidation();
   /// What each rank has found of its own sequences, the others being zero.

@@ -222,7 +222,7 @@ void ExpectStagesAsPredicted(const ExpertRunConfig& config, const PeftSpec& peft
     const bool restored = config.bits > 0 && config.schedule == "zero_bubble";
     MemoryBreakdown measured = ranks[rank].reports.back().peak_memory;
     if (peft.method != "none") measured = OfAdapters(measured, predicted[stage]);
-    // A stage with frozen norms is predicted the result of one of them too much.
+    // The prediction for a stage with frozen norms counts the result of one norm too much.
     const bool frozen = peft.method != "none";
     ExpectNear(measured, predicted[stage], frozen ? 0.025 : 0.01, restored ? 0.02 : 0.01);
   }
