@@ -161,8 +161,8 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs);
 /// Bytes of the weights of resident_units, which go up in the first forward pass of a step.
 int64_t ResidentWeightBytes(const MemoryInputs& inputs);
 
-/// With offload_parameters: bytes that go up to the device in the forward and in the backward pass
-/// of a micro-batch, except those of resident_units.
+/// Bytes that go up to the device in the forward and in the backward pass of a micro-batch with
+/// offload_parameters, except those of resident_units.
 struct StreamedBytes {
   int64_t first = 0;     ///< Of them those of the embeddings, for which the forward pass waits.
   int64_t forward = 0;   ///< All.
@@ -170,15 +170,15 @@ struct StreamedBytes {
 };
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
 
-/// With parameters_in_file, for a rank that has whole values: bytes that these passes read from the
-/// files.
+/// Bytes that these passes read from the files with parameters_in_file, for a rank that has whole
+/// values.
 StreamedBytes FiledWeightBytes(const MemoryInputs& inputs);
 
 /// Bytes of files below the host tier: of moments (OptimizerBytes::in_file), and with
 /// parameters_in_file of values and gradients.
 int64_t FileBytes(const MemoryInputs& inputs);
 
-/// With offload_activations: bytes that go down in the forward pass of a micro-batch, and up again
+/// Bytes that go down in the forward pass of a micro-batch with offload_activations, and up again
 /// in its backward pass.
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs);
 

@@ -84,7 +84,7 @@ class OptimalChain {
   int64_t unit_;
   int64_t slots_;
   std::vector<int32_t> rows_;  ///< By first and last stage.
-  /// By row and slots.
+  /// Both are indexed by row and slots.
   std::vector<double> seconds_;
   std::vector<Choice> choices_;
 };

@@ -403,7 +403,7 @@ std::vector<JobSpec> JointJobs(const JobSpec& job);
 std::vector<DataList> DataLists(JobSpec& job);
 /// How many parts a micro-batch has: 1 where it is one job.
 int64_t JointParts(const JobSpec& job);
-/// With the averages that an optimizer keeps itself.
+/// Includes the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);

@@ -65,7 +65,7 @@ struct ProductNumbers {
 
 /// Workspace of the blocks of a job that follows from how it trains.
 struct JobWorkspace {
-  /// As TechniqueCost::WorkspaceOfProducts, by sub-layer.
+  /// The workspace by sub-layer, see TechniqueCost::WorkspaceOfProducts.
   ProductNumbers attention, mlp;
   bool changes_branches = false;  ///< As TechniqueCost::ChangesBranches.
   int64_t gradients = 0;  ///< Of the residual stream besides one, while a block is differentiated.

@@ -16,7 +16,7 @@ class DeviceRates final : public StepRates {
   DeviceRates(const WorkerProfile& worker, const DeviceSpec& device, DType products);
 
   using StepRates::GemmFlopsPerSecond;
-  /// By the time of the product on the device; `threads` do not matter.
+  /// Takes the time of the product on the device; `threads` do not matter.
   double GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
                             int64_t threads) const override;
   double AttentionFlopsPerSecond(int64_t threads) const override;

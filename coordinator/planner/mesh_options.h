@@ -67,8 +67,9 @@ class MeshOptions {
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at(ReplicaRanks(mesh.resources));
   }
-  /// With `asked`, another mesh of the job, plans that this one has in common with that of fewer
-  /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
+  /// Whether the mesh has candidates of this many ranks. `asked` is another mesh of the job: a plan
+  /// that both have is left to the one that shares fewer things, where one rank shares with nobody,
+  /// or a group has all ranks.
   bool Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const;
 
   /// CutModel of `mesh`, and what follows from it.
@@ -103,7 +104,7 @@ class MeshOptions {
   std::set<int64_t> all_micro_batches_;
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
-  /// By ranks of a replica: whatever else a mesh shares.
+  /// The choices by ranks of a replica: whatever else a mesh shares.
   std::map<int64_t, std::vector<RankChoice>> choices_;
 };
 

@@ -40,10 +40,10 @@ class MeshSearch {
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
              ScheduleCache& cache, std::vector<int64_t> cut);
 
-  /// With the cheapest recomputation that fits. The cache has the schedule of a pipeline. Where
-  /// none fits, with one that needs least and without a time; false. Above `bound.limit` it need
-  /// not fit, and the time may be less than it is. From several threads, while the cache does not
-  /// change.
+  /// Judges with the cheapest recomputation that fits. The cache has the schedule of a pipeline.
+  /// Where none fits, takes one that needs least, without a time; false. Above `bound.limit` it
+  /// need not fit, and the time may be less than it is. From several threads, while the cache does
+  /// not change.
   bool Judge(const Candidate& candidate, StepBound& bound, CostedPlan& costed) const;
 
   /// Fills in the time of a plan that says what it recomputes and how it is cut, with this many

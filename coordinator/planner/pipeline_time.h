@@ -24,8 +24,8 @@ struct StageSeconds {
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
-  /// As CostOfPass of each stage; dense blocks next to those in a format count as if each stage had
-  /// its share of them. `shapes`, `rates` and `train` outlive it.
+  /// Costs are those of CostOfPass for each stage; dense blocks next to those in a format count as
+  /// if each stage had its share of them. `shapes`, `rates` and `train` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
               const StepRates& rates, int64_t threads, int64_t context_ranks,
@@ -43,9 +43,9 @@ class StagePasses {
     StageSeconds forward;
     StageSeconds reads;
   };
-  /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
-  /// on processors the products and what tensor- and expert-parallel ranks send each other. For
-  /// blocks that are all alike.
+  /// Takes ranks to be as near as they are in `inputs`: on GPUs without what the processor is
+  /// waited for, on processors the products and what tensor- and expert-parallel ranks send each
+  /// other. For blocks that are all alike.
   Least LeastSeconds(StepInputs inputs) const;
 
  private:
@@ -125,8 +125,8 @@ struct PipelinePlace {
 /// What else the step depends on.
 struct PipelineTimeInputs {
   const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  /// By rank of the pipeline all that its replicas are on. A stage takes what it takes on the one
-  /// that is slowest at it.
+  /// All places of the replicas of each rank of the pipeline. A stage takes what it takes on the
+  /// one that is slowest at it.
   const std::vector<std::vector<PipelinePlace>>& places;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };

@@ -48,7 +48,7 @@ struct RankParameters {
 /// tensor, context and expert parallelism. Made on one thread, then read by any number of them.
 class RankShare {
  public:
-  /// With passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
+  /// Costs passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
   /// not be looked at any more after a request to `stop`.
   RankShare(const JobSpec& job, const WorkerGroups& workers, const std::set<int64_t>& threads,
             const std::set<int64_t>& micro_batches, std::stop_token stop = {})

@@ -51,9 +51,9 @@ void TakeCapacity(const Plan& plan, FreeMap& free);
 /// Whether all ranks have room where the plan puts them.
 bool Fits(const Plan& plan, FreeMap free);
 
-/// As much of it as has no more than `cores` cores together: first of the workers where `own`
-/// (null: none) has ranks, then of the fullest worker that has that number, then of the emptiest
-/// ones.
+/// Takes as much of `free` as has no more than `cores` cores together: first of the workers where
+/// `own` (null: none) has ranks, then of the fullest worker that has that number, then of the
+/// emptiest ones.
 FreeMap WithCores(FreeMap free, int64_t cores, const Plan* own = nullptr);
 
 /// What is free on the workers of a cluster, indexed by how much that is: a plan finds its place

@@ -146,7 +146,7 @@ class SchedulingPass {
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
-  /// As much of it as has that number of cores, for the planner.
+  /// As much of the whole cluster as has that number of cores, for the planner.
   std::map<int64_t, ClusterProfile> whole_with_cores_;
   std::optional<Reservation> reservation_;
   Turn reserved_turn_;                  ///< Of the job that has it.

@@ -371,7 +371,7 @@ class Service {
   bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
   /// What an attempt that ends adds to the experience with machines.
   static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
-  /// By that experience, the mean for as many devices as the plan uses.
+  /// The mean for as many devices as the plan uses, by that experience.
   double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.
@@ -400,7 +400,7 @@ class Service {
   void SetNetworkRates();
   /// The same, but at least half a minute after the last time.
   void SetNetworkRatesSoon();
-  /// As it was last found for its kind of machine. Needs view_mutex_.
+  /// Sets the rate that was last found for its kind of machine. Needs view_mutex_.
   void SetNetworkRate(Session& session);
 
   // service_schedule.cc: starting attempts. On the loop.
@@ -461,7 +461,7 @@ class Service {
   /// Plans by which the job has run, from what is stored.
   Result<std::vector<TriedPlan>> LoadTried(std::span<const AttemptRecord> attempts);
   Status LoadCalibrations();
-  /// As its worker measured it, with what runs have taught of its kind.
+  /// The machine as its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;
 
   // service_replan.cc: running jobs that go on by another plan. On the loop.
@@ -535,7 +535,7 @@ class Service {
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
   QueuesSpec queues_;
   std::map<std::string, Session> sessions_;
-  /// As stored; those that may have jobs are not in it.
+  /// The records as stored; those that may have jobs are not in it.
   std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;

@@ -32,7 +32,7 @@ struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
   /// version is one more. Otherwise the transaction fails with kConflict.
   std::optional<JobRecord> job;
-  /// With a new job: the client's name for this submission. When it is known already nothing is
+  /// The client's name for this submission, with a new job. When it is known already nothing is
   /// written, and the result names the job submitted then.
   std::string client_request_id;
   /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
@@ -64,8 +64,8 @@ struct Transaction {
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
-  /// By whose call this is. Its record is appended to the audit log, unless nothing is written, and
-  /// CallRecord::stored is true once that is durable.
+  /// The call that makes this change. Its record is appended to the audit log, unless nothing is
+  /// written, and CallRecord::stored is true once that is durable.
   std::shared_ptr<CallRecord> audit = nullptr;
 
   bool empty() const {

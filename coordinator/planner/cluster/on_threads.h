@@ -10,7 +10,7 @@
 
 namespace weft::planner {
 
-/// As many as the machine runs at once.
+/// The number of threads that the machine runs at once.
 inline int ThreadsOfMachine() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

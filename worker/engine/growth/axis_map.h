@@ -48,10 +48,10 @@ class AxisMap {
   /// Adds the positions of `below` after these, in both tensors.
   void Append(const AxisMap& below);
 
-  /// With nothing at positions outside of [first, last) of the new tensor.
+  /// The same map with nothing at positions outside of [first, last) of the new tensor.
   AxisMap Within(int64_t first, int64_t last) const;
 
-  /// With the squares of all factors.
+  /// The same map with the squares of all factors.
   AxisMap Squared() const;
 
  private:

@@ -84,11 +84,11 @@ Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 /// or image. Not thread-safe.
 class Model {
  public:
-  /// With the techniques that `spec` asks for.
+  /// Makes the techniques that `spec` asks for.
   Model(const ModelSpec& spec, const ModelOptions& options);
   virtual ~Model() = default;
 
-  /// With the sizes that hold: vocab_size or classes resolved.
+  /// The spec with the sizes that hold: vocab_size or classes resolved.
   virtual const ModelSpec& spec() const = 0;
   virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;

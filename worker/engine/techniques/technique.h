@@ -73,7 +73,7 @@ struct TrainingParts {
   /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
   /// expert- and pipeline-parallel ones.
   std::function<Status(std::span<double>)> sum_over_replica;
-  /// With shards_updates, adds up over the ranks that together have all parts of what is updated:
+  /// Adds up, with shards_updates, over the ranks that together have all parts of what is updated:
   /// with expert parallelism over those with the same experts.
   std::function<Status(std::span<double>)> sum_over_parts;
   /// All numbers of a parameter, in their order, where ranks have successive parts of them (ZeRO),
@@ -89,8 +89,8 @@ struct TrainingParts {
   std::function<Result<std::vector<double>>(DataPart part)> score_sequences;
   /// The state of the optimizer, as in checkpoints; writing into the views changes it.
   std::function<std::vector<NamedTensor>()> optimizer_state;
-  /// With train.local_steps, the f32 value that a trained parameter, by its index, has had since
-  /// the last outer step.
+  /// The f32 value that a trained parameter, by its index, has had since the last outer step, with
+  /// train.local_steps.
   std::function<TensorView(int64_t parameter)> outer_value;
   /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
@@ -251,9 +251,9 @@ class Technique {
   /// Whether the second moments of Adam stay as they are in the update of `step`.
   virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
-  /// By index, the parameters that the update of `step` leaves as they are, with their state of the
-  /// optimizer; empty: none. Their gradients are zero after OnGradients. Of the rules of
-  /// FindFusedRule alone, and not with optimizers that are offloaded.
+  /// The parameters, by index, that the update of `step` leaves as they are, with their state of
+  /// the optimizer; empty: none. Their gradients are zero after OnGradients. Only for the rules of
+  /// FindFusedRule, and not with optimizers that are offloaded.
   virtual std::vector<bool> FrozenIn(int64_t /*step*/) const { return {}; }
 
   /// The parameters whose state of the optimizer has been made zero since the first step. Of the
@@ -277,7 +277,7 @@ class Technique {
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }
 
-  /// With train.local_steps: a round has ended, and the gradients are what this worker has learned,
+  /// A round of train.local_steps has ended, and the gradients are what this worker has learned:
   /// the values that parameters have now minus those of the last outer step. Changes them before
   /// their mean over the workers is taken. `state`: as above.
   virtual Status OnLearned(Context& /*state*/) { return OkStatus(); }

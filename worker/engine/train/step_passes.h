@@ -27,8 +27,8 @@ class StepPasses {
   StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
              SequencePasses* sequences, PartLosses* part_losses);
 
-  /// With train.deterministic mesh: `sums`, which outlives this, adds up losses and, unless the
-  /// reducer places them, gradients. Before the first step.
+  /// Has `sums`, which outlives this, add up losses with train.deterministic mesh, and gradients,
+  /// unless the reducer places them. Before the first step.
   void SumByMicroBatch(MicroBatchSums* sums);
 
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and that

@@ -111,7 +111,7 @@ class Trainer {
 
   // Before the first step.
 
-  /// With train.deterministic mesh: has losses and gradients summed by micro-batch.
+  /// Has losses and gradients summed by micro-batch, with train.deterministic mesh.
   Status SumByMicroBatch();
   /// Gives techniques what they work with, once the updaters are there.
   Status StartTechniques();
@@ -131,9 +131,9 @@ class Trainer {
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
-  /// As TrainingParts::compute_gradients has it, with the loss scale of `report`.
+  /// Runs TrainingParts::compute_gradients, with the loss scale of `report`.
   Status ComputeGradients(StepReport& report);
-  /// As TrainingParts::begin_anew has it.
+  /// Runs TrainingParts::begin_anew.
   Status BeginAnew();
   /// Enqueues all up to the gradients, summed over the ranks.
   Status EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report);

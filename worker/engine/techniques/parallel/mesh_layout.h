@@ -62,8 +62,8 @@ struct ReductionAxes {
   AxisSet outer = {};
 };
 
-/// With `local_steps` context-parallel ranks make steps together, as one worker, and workers meet
-/// in outer steps.
+/// The axes of reductions: with `local_steps`, context-parallel ranks make steps together, as one
+/// worker, and workers meet in outer steps.
 constexpr ReductionAxes ReductionAxesOf(bool local_steps) {
   if (!local_steps) return {};
   return {{MeshAxis::kContext}, {MeshAxis::kContext}, {MeshAxis::kData}};

@@ -56,7 +56,7 @@ class AdaLora {
   /// P Pᵀ of P [rank, in], or Pᵀ P of [out, rank]: [rank, rank] on the host, row-major.
   static Result<std::vector<float>> ProductOverSide(Context& context, const TensorView& p,
                                                     bool of_rows);
-  /// With a mean for each number that this rank updates of it.
+  /// Makes a mean for each number that this rank updates of the tensor.
   Scored NewScored(int64_t parameter);
   /// Calls fn(tensor, of_rows, index) for A, with of_rows, and B of each adapter here, while its
   /// value is in memory: all ranks that shard values call this together. `index`: among those of

@@ -57,7 +57,7 @@ class DecaySearch {
   SparsitySpec spec_;
   TrainingParts parts_;
   WeightSnapshot first_;
-  /// By run: the sum of the flip rates of its second half. In checkpoints.
+  /// The sum of the flip rates of each run's second half. In checkpoints.
   std::array<float, kDecaySearchRuns> rates_ = {};
 };
 
