@@ -23,7 +23,7 @@ class FaultEnv : public Env {
   FaultEnv();
   ~FaultEnv() override;
 
-  /// What a crash leaves of the things that were not synced.
+  /// How much a crash leaves of the things that were not synced.
   enum class Unsynced {
     kLost,  ///< Nothing: the harshest reading of POSIX.
     kTorn,  ///< A random first part of each file's new bytes and of each directory's changes.

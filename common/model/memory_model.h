@@ -24,7 +24,7 @@
 
 namespace weft {
 
-/// What is known of a tensor that a block saves for its backward pass.
+/// A tensor that a block saves for its backward pass.
 struct SavedTensorSlot {
   SavedTensor tensor = SavedTensor::kResidual1;
   int64_t elements_per_token = 0;
@@ -33,8 +33,8 @@ struct SavedTensorSlot {
   bool compressible = false;  ///< With activation_bits.
 };
 
-/// What a block with the policy "keep" saves. With "recompute" it saves the first one alone, with
-/// "attention" all but those inside of attention.
+/// The tensors that a block with the policy "keep" saves. With "recompute" it saves the first one
+/// alone, with "attention" all but those inside of attention.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
 /// Bytes of that table for `tokens` tokens, with compressible tensors quantised to
@@ -191,7 +191,7 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs);
 /// that keep have given back their memory.
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention = 0);
 
-/// What a block makes of a micro-batch.
+/// The bytes of what a block makes of a micro-batch.
 BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
 /// Bytes of workspace of a step's update, which has it after the passes,

@@ -32,8 +32,8 @@ struct MatrixNumbers {
   }
 };
 
-/// What is ranked within whole matrices, in the mean of a step, by how ranks have parts of it. They
-/// gather it from host to host.
+/// Numbers that are ranked within whole matrices, in the mean of a step, by how ranks have parts of
+/// them. They gather them from host to host.
 struct RankedNumbers {
   MatrixNumbers gradients;  ///< Cut as gradients are (ZeRO).
   MatrixNumbers values;     ///< Cut as values are (ZeRO 3).
@@ -141,7 +141,7 @@ class TechniqueCost {
   /// That of its folder.
   virtual std::string_view name() const = 0;
 
-  /// What asks for it.
+  /// The feature that asks for it.
   virtual const Feature& feature() const = 0;
   bool Asked(const JobSpec& job) const { return feature().asked(job); }
 
@@ -149,7 +149,7 @@ class TechniqueCost {
   /// for feature(), too.
   virtual std::span<const Feature> settings() const { return {}; }
 
-  /// What it does not combine with: rows about feature() or one of settings(), with features of the
+  /// The refusals of combinations: rows about feature() or one of settings(), with features of the
   /// core (features.h) or of techniques before it in the registry.
   virtual std::span<const Refusal> refusals() const { return {}; }
 
@@ -235,7 +235,7 @@ class TechniqueCost {
     return {};
   }
 
-  /// What a job wants of it in blocks, besides what its model does.
+  /// Workspace that a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
@@ -251,7 +251,7 @@ class TechniqueCost {
     return 1;
   }
 
-  /// What its ranks compute of the units of blocks, all together each of them once. None: each rank
+  /// The units of blocks that its ranks compute, all together each of them once. None: each rank
   /// all.
   virtual std::optional<RankUnits> UnitsOfRank(const JobSpec&) const { return std::nullopt; }
 

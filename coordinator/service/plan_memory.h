@@ -92,7 +92,7 @@ class PlanMemory {
   /// Forgets clusters that were asked for long ago, with their answers.
   void ForgetClusters();
   void Ask(Entry& entry, const JobSpec& spec, std::shared_ptr<const ClusterProfile> cluster);
-  /// What came of a request.
+  /// Takes the result of a request.
   void Take(const Key& key, int64_t number, bool overran, Result<PlanReport> report);
   void GiveUp(Entries::iterator entry);
   /// All for which that holds of those that are looked for.

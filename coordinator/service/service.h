@@ -418,7 +418,7 @@ class Service {
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   void AddMachines(SchedulerSnapshot& snapshot) const;
-  /// What was measured between its machines.
+  /// Adds the links measured between its machines.
   void AddLinks(SchedulerSnapshot& snapshot) const;
   QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
   /// `plan`: what it holds.

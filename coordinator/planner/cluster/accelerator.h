@@ -70,7 +70,7 @@ struct AcceleratorSpec {
   const ProductPeak* Find(std::string_view precision) const;
 };
 
-/// What is built in (data/accelerators.json).
+/// The built-in accelerators (data/accelerators.json).
 const std::vector<AcceleratorSpec>& KnownAccelerators();
 
 /// kNotFound names those that are known.

@@ -46,8 +46,8 @@ struct BlockParameters {
 };
 BlockParameters ParametersOfBlock(const DecoderShape& model);
 
-/// What a block makes again for its backward pass: nothing, scores where attention keeps them, what
-/// norms and activations make, or all.
+/// How much a block recomputes for its backward pass: nothing, scores where attention keeps them,
+/// what norms and activations make, or all.
 enum class Recomputation : uint8_t { kNone, kAttention, kElementwise, kBlock };
 /// The name as it follows "recomputation of".
 std::string_view NameOf(Recomputation recomputation);

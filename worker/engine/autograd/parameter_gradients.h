@@ -41,7 +41,7 @@ class ParameterGradients {
 
   bool trainable(int64_t index) const { return state_[index].trainable; }
 
-  /// What the buffers hold is of an earlier step.
+  /// Says that what the buffers hold is of an earlier step.
   void StartStep();
 
   /// A forward pass starts. In its backward pass `on_ready` (or none) is called once for each

@@ -16,7 +16,7 @@
 
 namespace weft::engine {
 
-/// What DataSpec::batching names.
+/// The choices of DataSpec::batching.
 enum class Batching : uint8_t { kConcatenate, kBestFit, kPadFixed, kPadDynamic, kPadUniform };
 
 /// What is predicted: the next token, tokens that were masked, or the class of the sequence.

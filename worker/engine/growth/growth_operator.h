@@ -33,7 +33,7 @@ struct GrownTerm {
   AxisMap columns;  ///< Of all other sides as one; of vectors one position.
 };
 
-/// What a tensor of the new model is: the sum of its terms, which is zero where none has a place.
+/// A tensor of the new model: the sum of its terms, which is zero where none has a place.
 struct GrownTensor {
   std::vector<GrownTerm> terms;
   /// There it is instead the random numbers that it would start from without growth.
@@ -70,7 +70,7 @@ class GrowthOperator {
   /// (techniques/layer_sampling/elastic_network.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 
-  /// What parameter `name` of the new model is made of. kInvalid when it has none of that name.
+  /// The terms of parameter `name` of the new model. kInvalid when it has none of that name.
   Result<GrownTensor> Of(const std::string& name, GrownNumbers numbers) const;
 
  private:

@@ -23,12 +23,12 @@
 
 namespace weft::engine {
 
-/// What the plan says about how a model computes.
+/// The part of the plan that says how a model computes.
 struct ModelOptions {
   const PrecisionRecipe* precision = &kBf16Precision;
   bool with_gradients = true;  ///< False: evaluation and generation only.
 
-  /// What blocks do with their saved tensors: block_memory_policy, recompute_segment and
+  /// How blocks treat their saved tensors: block_memory_policy, recompute_segment and
   /// recompute_schedule of a plan.
   std::vector<std::string> block_memory_policy;
   int64_t recompute_segment = 1;
@@ -65,7 +65,7 @@ struct ModelOptions {
   /// Expert-parallel ranks, or none; outlives the model.
   const ExpertParallel* experts = nullptr;
 
-  /// What of the network is here, where other ranks of a pipeline have the rest.
+  /// The part of the network that is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;
 
   /// The network whose logits a technique adds to those of the model, or none; outlives the model.
@@ -76,8 +76,8 @@ struct ModelOptions {
   std::optional<Shard::Range> logits_part = std::nullopt;
 };
 
-/// What the options say about the blocks of a model of this many blocks. kInvalid: a schedule that
-/// is none.
+/// The plan that the options make for the blocks of a model of this many blocks. kInvalid: a
+/// schedule that is none.
 Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence

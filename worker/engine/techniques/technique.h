@@ -35,13 +35,13 @@ class Collective;
 class ProductsFactory;
 struct ElasticNetwork;
 
-/// What decides which techniques there are, and how.
+/// The specs that decide which techniques there are, and how.
 struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
   const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
   bool with_gradients = true;
   Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them.
-  /// What growth has added at the start of this training, with masks; null: nothing.
+  /// The parts that growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
   const ElasticNetwork* elastic = nullptr;      ///< As in ModelOptions,
   const LogitsSource* logits_source = nullptr;  ///< as is this.
@@ -53,7 +53,8 @@ struct UpdatedParameters {
   std::vector<ParameterPart> parts = {};  ///< Those of this rank; empty: all that is trained.
 };
 
-/// What a training gives to its techniques before the first step. All of it outlives them.
+/// The objects that a training gives to its techniques before the first step. All of it outlives
+/// them.
 struct TrainingParts {
   const JobSpec* job = nullptr;
   const Plan* plan = nullptr;
@@ -166,8 +167,8 @@ class Technique {
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
 
-  /// What the head of a causal language model adds to its logits, or null: nothing. Asked before
-  /// there are layers, which it outlives.
+  /// The logits that the head of a causal language model adds to its own, or null: none. Asked
+  /// before there are layers, which it outlives.
   virtual const AddedLogits* LogitsToAdd() { return nullptr; }
 
   /// How many layers passes run, or null: as many as the network has. Of n layers layer l has block

@@ -17,7 +17,7 @@
 
 namespace weft::engine {
 
-/// What memory is for; the names of MemoryBreakdown.
+/// The purpose of memory; the names of MemoryBreakdown.
 enum class Component : uint8_t {
   kParameters,
   kGradients,

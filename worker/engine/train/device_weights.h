@@ -11,9 +11,9 @@
 
 namespace weft::engine {
 
-/// What products read of the parameters: packed copies on the device, and of offloaded parameters
-/// what has come up from the host memory pool. Renews it where something has changed. Not
-/// thread-safe.
+/// Holds what products read of the parameters: packed copies on the device, and the offloaded
+/// parameters that have come up from the host memory pool. Renews it where something has changed.
+/// Not thread-safe.
 class DeviceWeights {
  public:
   /// All outlive this. Nothing is packed yet.

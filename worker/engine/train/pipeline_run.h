@@ -103,7 +103,7 @@ class PipelineRun {
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
-  /// What was done since the last call was of `phase`, except waits for the host memory pool.
+  /// Charges to `phase` what was done since the last call, except waits for the host memory pool.
   Status Mark(std::string_view name, double PhaseSeconds::*phase);
   void WaitForAll();
 

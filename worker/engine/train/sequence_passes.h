@@ -61,7 +61,7 @@ class SequencePasses {
   /// Scores of all ranks: of a step of the training data, or of what evaluations read.
   Result<SequenceScores> ScoreStep(int64_t step);
   Result<SequenceScores> ScoreValidation();
-  /// What each rank has found of its own sequences, the others being zero.
+  /// Exchanges what each rank has found of its own sequences, the others being zero.
   Status Exchange(SequenceScores& scores, PhaseSeconds& seconds) const;
 
   TrainerParts parts_;

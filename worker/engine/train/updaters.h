@@ -13,9 +13,9 @@
 
 namespace weft::engine {
 
-/// What updates the parameters of a rank where these are: of offloaded ones an updater in the host
-/// memory pool, and another one for those that are kept on the device
-/// (ParameterSet::KeepOnDevice). Not thread-safe.
+/// Updates the parameters of a rank where these are: an updater in the host memory pool takes
+/// offloaded ones, and another one those that are kept on the device (ParameterSet::KeepOnDevice).
+/// Not thread-safe.
 class Updaters {
  public:
   /// `context` and `model` outlive this; `parts`: what this rank updates, or nothing where that is
