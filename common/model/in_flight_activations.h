@@ -47,7 +47,7 @@ class InFlightActivations {
     /// weights wait, by chunk; outputs, gradients and batches. No other moment has as much of all.
     std::vector<int32_t> counts;
   };
-  /// At no moment of `rank` there is more than in some of the one before.
+  /// Whether at no moment `rank` holds more than the rank before holds at some moment.
   bool NoMoreThanBefore(int64_t rank) const;
 
   int64_t chunks_;

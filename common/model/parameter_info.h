@@ -46,7 +46,7 @@ inline bool IsBranchScale(ParameterRole role) {
   return role == ParameterRole::kAttentionScale || role == ParameterRole::kMlpScale;
 }
 
-/// Between the blocks and the targets.
+/// Whether it is between the blocks and the targets.
 inline bool IsHead(ParameterRole role) {
   return role == ParameterRole::kHeadTransform || role == ParameterRole::kHeadNorm ||
          role == ParameterRole::kClassifier;
@@ -108,7 +108,7 @@ struct ParameterAttributes {
   bool looked_up() const {
     return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
   }
-  /// Such a table that no backward pass of the embedding reads.
+  /// A table like this that no backward pass of the embedding reads.
   bool read_forward_alone() const { return looked_up() && !read_backward; }
 };
 

@@ -138,7 +138,7 @@ class TechniqueCost {
  public:
   virtual ~TechniqueCost() = default;
 
-  /// That of its folder.
+  /// The name of its folder.
   virtual std::string_view name() const = 0;
 
   /// The feature that asks for it.
@@ -158,7 +158,8 @@ class TechniqueCost {
 
   /// The recipe that it adds to the choices of train.precision; null: none.
   virtual const PrecisionRecipe* precision() const { return nullptr; }
-  /// Then: sets its other fields to their defaults, where a job is given another precision.
+  /// Sets the other fields of such a recipe to their defaults, where a job is given another
+  /// precision.
   virtual void ForgetPrecision(JobSpec&) const {}
 
   /// The tensors that are trained instead of `parameter`, whose value is computed from them; none
@@ -289,8 +290,8 @@ class TechniqueCost {
     return {};
   }
 
-  /// Under which masks trained matrices are in exports of a checkpoint after `steps` steps. None:
-  /// they count as they are.
+  /// The masks under which trained matrices are in exports of a checkpoint after `steps` steps.
+  /// None: they count as they are.
   virtual std::optional<ExportedMask> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
     return std::nullopt;
   }
@@ -300,7 +301,7 @@ class TechniqueCost {
 
   /// Whether steps of the training differ in their extent.
   virtual bool ChangesExtent(const JobSpec&) const { return false; }
-  /// Then: makes that of a step what it is with this technique.
+  /// Then changes the extent of a step to what it is with this technique.
   virtual void SetExtent(const JobSpec&, int64_t /*step*/, StepExtent&) const {}
   /// Makes the network what the step with most layers runs. It has the same parameters.
   virtual void SetDeepest(const TrainSpec&, ModelSpec&) const {}
@@ -361,9 +362,9 @@ int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, in
 /// Numbers of the merged matrices of all distinct blocks together, and of the block with most.
 int64_t MergedNumbers(const ModelSpec& model);
 int64_t LargestMergedBlock(const ModelSpec& model);
-/// In what frozen matrices are stored that products alone read (ParameterInfo::only_multiplied):
-/// in the type of bf16 products where a technique freezes the network and none reads its values
-/// otherwise, and else in that of all matrices.
+/// The type in which frozen matrices are stored that products alone read
+/// (ParameterInfo::only_multiplied): that of bf16 products where a technique freezes the network
+/// and none reads its values otherwise, and else that of all matrices.
 DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision);
 /// Whether a technique freezes the network. What is frozen then stays on the device where the
 /// optimizer is offloaded and parameters neither come unit by unit nor are sharded.

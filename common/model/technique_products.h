@@ -48,7 +48,7 @@ struct TechniqueProducts {
 /// GemmRate::precision of the measured products of a pass.
 std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType products);
 
-/// That of the technique that `train` asks for, on a processor or a GPU.
+/// The products of the technique that `train` asks for, on a processor or a GPU.
 TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda);
 
 /// Numbers of workspace for each token, of the type of activations, unless it says otherwise.

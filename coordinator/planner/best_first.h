@@ -48,16 +48,16 @@ class BestFirst {
   BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads,
             std::stop_token stop = {});
 
-  /// To be called once: what was looked at, in that order.
+  /// Returns what was looked at, in that order. To be called once.
   std::vector<Judged> Run();
 
   /// Whether there are any for some of the jobs.
   bool has_workers() const;
-  /// Those of the job of that number; none where none is fit for its precision.
+  /// The workers of the job of that number; none where none is fit for its precision.
   const std::shared_ptr<const WorkerGroups>& Workers(size_t mesh) const {
     return PoolAt(mesh).workers;
   }
-  /// Theirs, where it is not the one given.
+  /// Their cluster, where it is not the one given.
   const std::shared_ptr<const ClusterProfile>& Cluster(size_t mesh) const {
     return PoolAt(mesh).cluster;
   }
@@ -124,7 +124,7 @@ class BestFirst {
                      bool on_devices);
   const Pool& PoolAt(size_t mesh) const { return *families_[jobs_.FamilyOf(mesh)].pool; }
   void MakeShares();
-  /// For MeshOptions::Of.
+  /// The resources that MeshOptions::Of takes.
   const ResourceSpec* AskedFor(size_t mesh) const {
     return mesh == 0 ? nullptr : &first_.resources;
   }

@@ -36,7 +36,7 @@ class CachedChain {
       : name_(std::move(name)), stop_(std::move(stop)) {}
 
   const ChainName& name() const { return name_; }
-  /// That of the chain within `bytes`; none when they are too few, or it was asked to stop.
+  /// The schedule of the chain within `bytes`; none when they are too few, or it was asked to stop.
   std::optional<RematPlan> Schedule(int64_t bytes);
 
  private:

@@ -64,7 +64,7 @@ class DeviceRates final : public StepRates {
   std::string Source() const override { return model_.Source(); }
 
  private:
-  /// To GPUs of other workers, at that place.
+  /// The rate to GPUs of other workers, at that place.
   double NetworkBytesPerSecond(const RankPlace& place) const;
   /// How much longer messages of the group take for racks between its ranks.
   double GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const;

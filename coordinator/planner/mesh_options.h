@@ -52,18 +52,18 @@ inline int64_t PassesOf(const JobSpec& mesh, int64_t ranks, int64_t micro_batch)
 /// all.
 class MeshOptions {
  public:
-  /// For meshes of `choices`, at least one, which are those of a job with one precision. `workers`
-  /// outlive it.
+  /// Takes meshes of `choices`, at least one, which are those of a job with one precision.
+  /// `workers` outlive it.
   MeshOptions(const std::vector<const JobSpec*>& choices, const WorkerGroups& workers);
-  /// Before it is asked about that mesh, or one with as many ranks in a replica and stages.
+  /// Adds a mesh before it is asked about it, or one with as many ranks in a replica and stages.
   void Add(const JobSpec& mesh);
 
   const std::set<int64_t>& threads() const { return threads_; }
   /// Micro-batches of any number of ranks.
   const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
 
-  /// Those of all meshes with as many ranks in a replica; `mesh` has those for which Has() says so.
-  /// They live as long as this.
+  /// The choices of all meshes with as many ranks in a replica; `mesh` has those for which Has()
+  /// says so. They live as long as this.
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at(ReplicaRanks(mesh.resources));
   }

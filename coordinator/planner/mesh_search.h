@@ -58,7 +58,7 @@ class MeshSearch {
   CostedPlan CostedPlanOf(const Candidate& candidate) const;
   /// The schedule of a pipeline, else none.
   std::optional<ScheduleName> NameOf(const CostedPlan& costed) const;
-  /// From the cache; null without a pipeline.
+  /// The schedule in the cache; null without a pipeline.
   const CachedSchedule* Held(const CostedPlan& costed) const;
   /// The same, made where it is not there.
   const CachedSchedule* MakeHeld(const CostedPlan& costed);
@@ -97,7 +97,7 @@ class MeshSearch {
   int64_t BytesWithoutTiers(const MemoryBreakdown& memory) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
-  /// Within the job's own limits,
+  /// Whether it is within the job's own limits,
   bool WithinLimits(const CostedPlan& costed) const;
   /// and the workers'.
   bool Fits(const CostedPlan& costed) const;
@@ -108,7 +108,7 @@ class MeshSearch {
   std::optional<RematChoice> ScheduleStages(const CostedPlan& costed, MemoryInputs inputs,
                                             const CachedSchedule& held,
                                             PipelineMemory& pipeline) const;
-  /// On the worker that is looked at first.
+  /// Costs on the worker that is looked at first.
   RematCosts CostsOfRemat(const CostedPlan& costed) const;
 
   const PassCost& Pass(size_t kind, const CostedPlan& costed) const {

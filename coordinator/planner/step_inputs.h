@@ -26,8 +26,8 @@ struct StepInputs {
   int64_t ranks = 1;     ///< Data- and context-parallel ranks, each of shape.tensor ranks.
   int64_t pipeline = 1;  ///< Pipeline ranks; each stage has `ranks`.
   int64_t ranks_on_worker = 1;
-  /// In a lower bound: no worker has more ranks, and groups of ranks are on as few workers as they
-  /// can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
+  /// A lower bound assumes that no worker has more ranks, and that groups of ranks are on as few
+  /// workers as they can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
   int64_t most_on_worker = 0;
   bool spans_racks = false;  ///< The ranks are in several racks; never in a lower bound.
   int64_t bucket_bytes = 1;

@@ -29,7 +29,7 @@ class WorkerGroups {
   const StepRates& rates(size_t kind) const { return *rates_[kind]; }
   bool on_devices() const { return on_devices_; }
 
-  /// That takes at least the memory of any worker's.
+  /// The kind of products that takes at least the memory of any worker's.
   ProductKind products() const { return products_; }
   /// Workspace of the GPU that wants most.
   int64_t product_workspace_bytes() const { return product_workspace_; }

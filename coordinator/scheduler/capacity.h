@@ -123,8 +123,8 @@ class CapacityPool {
   std::optional<Plan> Spread(const Plan& plan) const;
   /// Groups the workers of a plan with all that can take their places.
   std::vector<AlikeWorkers> AlikeOf(const std::vector<size_t>& own, bool devices) const;
-  /// For each of a plan's `count` workers one that takes its place, all of a group of the tier;
-  /// empty: no group has as many.
+  /// Chooses one worker in the place of each of a plan's `count` workers, all of a group of the
+  /// tier; empty: no group has as many.
   std::vector<size_t> ChooseWithin(const LinkLevels::Tier& tier,
                                    const std::vector<AlikeWorkers>& alike, size_t count) const;
   /// The plan with each of its workers `own` replaced by the one of `others` at the same position;

@@ -39,7 +39,7 @@ class SchedulingPass {
     JobSpec spec;                            ///< WithDevice.
     bool limited = false;                    ///< The limit of its queue leaves it fewer ranks.
     std::optional<int64_t> most_cores = {};  ///< On CPUs, by that limit or its share.
-    /// Without its share and what is promised to others, for where these leave too little.
+    /// Bounds without its share and what is promised to others, for where these leave too little.
     SizeBounds beyond_share = {};
   };
   /// What will be free.

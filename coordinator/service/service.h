@@ -393,7 +393,7 @@ class Service {
   /// Nothing comes through this link any more.
   void EndLinksOf(const std::shared_ptr<WorkerLink>& link);
   bool IsMeasured(const std::string& machine) const;
-  /// Those of machines that nobody has heard of for long.
+  /// Forgets links of machines that nobody has heard of for long.
   void ForgetOldLinks();
   void ForgetLinksOf(const std::string& machine);
   /// Gives each worker the network rate that its plans use.
@@ -445,7 +445,7 @@ class Service {
   std::shared_ptr<PlanTicket> PlanForCall(Find find, std::function<void(Result<Answer>)> done);
   /// Answers of the planner as far as they are known; others are asked for. `owner`: PlanMemory's.
   PlanFunction Known(const std::string& owner);
-  /// On the loop: what is to be done once an answer came that `owner` asked for.
+  /// Does, on the loop, what is to be done once an answer came that `owner` asked for.
   void PlansChanged(const std::string& owner);
   /// Adds to the report of ranks without memory what would fit, then goes on with `commit`. Other
   /// changes of the job wait for so long.

@@ -131,25 +131,25 @@ class Store {
   virtual Result<std::vector<IntentRecord>> ListIntents() = 0;
   /// Newest step first.
   virtual Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) = 0;
-  /// Those that ended last, newest first.
+  /// Lists the runs that ended last, newest first.
   virtual Result<std::vector<RunRecord>> ListRuns(int64_t limit) = 0;
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
-  /// In order of the machines' names.
+  /// Lists links in order of the machines' names.
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
-  /// In order of the workers' names; those that nothing was said of are not in it.
+  /// Lists in order of the workers' names; those that nothing was said of are not in it.
   virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
   /// Lists workers that have some, in the order of their names.
   virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
   virtual Result<ReliabilityRecord> GetReliability() = 0;
   /// Jobs of a person that have not ended.
   virtual Result<int64_t> CountUnfinishedJobs(const std::string& owner) = 0;
-  /// Whose job it is; kNotFound without such a job.
+  /// The owner of the job; kNotFound without such a job.
   virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
   /// Oldest first.
   virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
   /// Whether the audit log is as it was written: no record changed, none missing.
   virtual Result<bool> AuditChainHolds() = 0;
-  /// In order of sequence.
+  /// Reads logs in order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.
   virtual Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) = 0;

@@ -204,7 +204,7 @@ class Tape {
     Backward backward;
   };
 
-  /// In their order, freeing each after it ran.
+  /// Runs the entries in their order, freeing each after it ran.
   Status Run(Context& context, std::deque<Entry>& entries);
 
   Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0, int64_t first_row = 0)

@@ -67,7 +67,7 @@ class LearnedGrowth {
   double flops() const { return flops_; }
 
  private:
-  /// Whose neurons a side of a tensor is of. kFixed: it does not grow.
+  /// The neurons that a side of a tensor is of. kFixed: it does not grow.
   enum class Side : uint8_t { kFixed, kStream, kLogits, kQueries, kKeys, kValues, kHeads, kMlp };
 
   struct SideKey {

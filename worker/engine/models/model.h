@@ -93,7 +93,7 @@ class Model {
   virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;
 
-  /// Those that are part of the model, in the order of their hooks.
+  /// The techniques that are part of the model, in the order of their hooks.
   const std::vector<std::unique_ptr<Technique>>& techniques() const { return techniques_; }
 
   /// Lets the techniques put what they have at the sites of the network.

@@ -132,7 +132,7 @@ struct GraftSite {
 /// What is put at the places of a site.
 class Grafts {
  public:
-  /// After those that are there.
+  /// Puts the graft after those that are there.
   void Put(GraftPlace place, std::unique_ptr<Graft> graft) {
     At(place).push_back(std::move(graft));
   }

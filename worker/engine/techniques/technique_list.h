@@ -17,7 +17,7 @@ namespace weft::engine {
 /// the order of the list, and stops at the first error. Not thread-safe.
 class TechniqueList {
  public:
-  /// Those of the model, which outlive this, and then those of the training alone.
+  /// Lists the techniques of the model, which outlive this, and then those of the training alone.
   TechniqueList(std::span<const std::unique_ptr<Technique>> of_model,
                 std::vector<std::unique_ptr<Technique>> of_training);
 
@@ -25,7 +25,7 @@ class TechniqueList {
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
 
-  /// That of each of the one before; likewise below.
+  /// Passes the step that each schedules on to the next; likewise below.
   ScheduledStep Scheduled(ScheduledStep place) const;
   int64_t TrainedLength(int64_t step, int64_t length) const;
   Status BeforeStep(int64_t step);

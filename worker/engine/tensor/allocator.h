@@ -91,8 +91,8 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  /// At least `bytes`, aligned to kAlignment, content undefined. kExhausted names the component,
-  /// the size and what the limit is taken up by.
+  /// Allocates at least `bytes`, aligned to kAlignment, content undefined. kExhausted names the
+  /// component, the size and what the limit is taken up by.
   Result<BlockRef> Allocate(Component component, size_t bytes);
 
   /// Counts memory that a library holds (negative: no longer holds) as if it were allocated here.

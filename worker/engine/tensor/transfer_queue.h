@@ -35,7 +35,7 @@ class TransferQueue {
 
   /// `bytes_per_second`; 0: as fast as it goes.
   explicit TransferQueue(int64_t bytes_per_second);
-  /// Between CUDA device `device` and pinned memory.
+  /// Makes a queue between CUDA device `device` and pinned memory.
   static Result<std::unique_ptr<TransferQueue>> New(int device, LinkDirection direction);
   /// Finishes what is enqueued.
   ~TransferQueue();
@@ -89,7 +89,7 @@ class TransferQueue {
 
   using Arrival = std::shared_ptr<const kernels::cuda::Event>;
 
-  /// Without a thread yet.
+  /// Makes a queue without a thread.
   TransferQueue() : seconds_per_byte_(0) {}
   /// Runs jobs until the end, with this many threads.
   void Run(int threads);

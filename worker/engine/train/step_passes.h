@@ -37,7 +37,7 @@ class StepPasses {
   Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 
-  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  /// PipelineRun::peak_in_flight of the last step in a pipeline.
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
  private:

@@ -86,7 +86,7 @@ class Trainer {
   /// Steps so far that were launched as graphs.
   int64_t graph_steps() const { return launcher_.launched(); }
 
-  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  /// PipelineRun::peak_in_flight of the last step in a pipeline.
   int64_t peak_in_flight() const { return passes_.peak_in_flight(); }
 
   const TrainCounters& counters() const { return counters_; }
@@ -174,7 +174,7 @@ class Trainer {
 
   // Evaluation.
 
-  /// Those that stand for the parameters, of the optimizer or a technique; or none.
+  /// The averages that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   /// `sequences` of what is `parts.validation`, with averages where the job has them; 0: all.
   Result<EvaluationReport> EvaluateOn(const TrainerParts& parts, int64_t sequences);

@@ -37,10 +37,10 @@ class OuterStep {
   /// Leaves L - G of this rank in the gradients of the parameters, which nothing needs between two
   /// steps.
   Status Subtract(const Context& context);
-  /// Then: replaces it by the sum over the ranks; `weight`: of this one.
+  /// Then replaces it by the sum over the ranks; `weight`: of this one.
   Status Sum(const Context& context, double weight);
 
-  /// Then: the parameters become the next G.
+  /// Then makes the parameters the next G.
   Status Update(const Context& context);
 
   /// f32, of a trained parameter.

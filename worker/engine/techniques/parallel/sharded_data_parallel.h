@@ -98,7 +98,7 @@ class ShardedDataParallel : public BucketReducer {
     return this->bucket(bucket).of_experts ? expert_shards_ : shards_;
   }
   int64_t ShardGroupSize(int64_t bucket) const;
-  /// Which of them this is.
+  /// The number of this rank among them.
   int64_t OwnPart(int64_t bucket) const;
   /// Elements of gradients() that are `rank`'s part of a bucket.
   ParameterSet::Range PartOfBucket(int64_t bucket, int64_t rank) const;
