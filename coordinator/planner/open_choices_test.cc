@@ -71,7 +71,7 @@ std::vector<JobSpec> EachByItself(const JobSpec& job) {
           const bool nothing = ToJson(own.resources).dump().find("host\"") == std::string::npos &&
                                optimizer == std::string("none");
           if (nothing) own.resources.host_link_bytes_per_second = 0;
-          // Either part may be on the device, too; without any it is that of the host.
+          // Takes each set of units by itself, too; without any it is the choice of the host.
           const bool part = optimizer == std::string("part") || parameters == std::string("part");
           for (const JobSpec& each : WithUnits({own})) {
             const ResourceSpec& resources = each.resources;
