@@ -38,7 +38,7 @@ std::string HomeDir();
 void AddJobCommands(CLI::App& app, Session& session);
 /// `submit`, below `weft` or `weft job`.
 void AddSubmitCommand(CLI::App& parent, Session& session);
-/// Of `weft job`, and those of the daily ones that concern queues: what moves jobs in them.
+/// Adds `weft job`, and the top-level commands of every day that move jobs in queues.
 void AddJobQueueCommands(CLI::App& app, CLI::App& job, Session& session);
 void AddQueueCommands(CLI::App& app, Session& session);
 void AddPlanCommand(CLI::App& app, Session& session);

@@ -247,7 +247,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));
     if (p.step() >= p.steps_total()) next_step_ = p.steps_total() + 1;
   }
-  // Of one step there are two where another phase begins: the loss of what it starts from, too.
+  // A step that ends a phase has two validation losses: the next phase begins with its own.
   const bool newer = p.validation_step() > last_validation_step_ ||
                      (p.validation_step() == last_validation_step_ &&
                       p.validation_loss() != last_validation_loss_);

@@ -36,7 +36,7 @@ struct TrainedModel {
 struct NetworkChoice {
   std::string adapter = {};  ///< Of several adapters that with this name; "" for all others.
   bool sub_network = false;  ///< That within the network (SubNetworkOf).
-  /// Of a Hugging Face folder the network with the adapter in this folder of peft; "": by itself.
+  /// A folder of peft with an adapter for the network of a Hugging Face folder; "": no adapter.
   std::string peft = {};
 };
 

@@ -23,7 +23,7 @@ class FaultEnv : public Env {
   FaultEnv();
   ~FaultEnv() override;
 
-  /// What a crash leaves of the things that were not synced.
+  /// How much a crash leaves of the things that were not synced.
   enum class Unsynced {
     kLost,  ///< Nothing: the harshest reading of POSIX.
     kTorn,  ///< A random first part of each file's new bytes and of each directory's changes.
@@ -44,8 +44,8 @@ class FaultEnv : public Env {
   /// no effect, except an append, which writes a first half. Later ones work.
   void FailOperation(int64_t number, Status error);
 
-  /// That operation and all later ones, reads too, fail, as if the process had died there, until
-  /// SimulateCrash.
+  /// The operation with this number and all later ones, reads too, fail, as if the process had died
+  /// there, until SimulateCrash.
   void CrashAtOperation(int64_t number);
 
   /// Bytes all files may have together; an append past it writes what fits and is kExhausted.

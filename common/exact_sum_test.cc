@@ -22,7 +22,7 @@ double SumOf(const std::vector<double>& terms) {
   return sum.Value();
 }
 
-/// Of very different sizes and both signs.
+/// Numbers of very different sizes and both signs: their order changes an ordinary sum.
 std::vector<double> Terms(size_t count) {
   std::vector<double> terms;
   uint64_t state = 1;

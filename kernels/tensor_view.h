@@ -81,7 +81,7 @@ struct TensorView {
 
   explicit operator bool() const { return data != nullptr; }
   bool Contiguous() const { return shape.rank == 0 || row_stride == shape[-1]; }
-  /// Of contiguous memory: its elements as one row.
+  /// The elements of contiguous memory as one row.
   TensorView Flat() const { return {data, dtype, {shape.Elements()}, device}; }
   size_t Bytes() const { return static_cast<size_t>(shape.Elements()) * DTypeSize(dtype); }
 

@@ -19,7 +19,7 @@ struct Conversation {
   jinja::Value messages;  ///< A list of mappings, each with a string "role".
   jinja::Value tools;     ///< None: there are none.
 
-  /// From JSON: `messages` an array, `tools` an array or "". kInvalid says what is wrong in which
+  /// Reads JSON: `messages` an array, `tools` an array or "". kInvalid says what is wrong in which
   /// message.
   static Result<Conversation> FromJson(std::string_view messages, std::string_view tools);
 };

@@ -24,9 +24,9 @@ struct DocumentOptions {
   uint64_t sample_bytes = 0;           ///< Read only the documents in the first N bytes; 0: all.
 };
 
-/// What one document holds. For instruction tuning `text` is what is asked and `second` the answer;
-/// of chats they are the JSON of the messages and of the tools, "" for none. Of preference data
-/// they are either, with the chosen answer, and `rejected` stands for `second` or the messages.
+/// The content of one document. For instruction tuning `text` is what is asked and `second` the
+/// answer; for chats they are the JSON of the messages and of the tools, "" for none. Preference
+/// data have either, with the chosen answer, and `rejected` stands for `second` or the messages.
 struct DocumentContent {
   std::string_view text;       ///< In the file or in `storage`.
   std::string second;          ///< Second text of a pair.

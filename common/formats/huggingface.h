@@ -43,7 +43,7 @@ Result<ModelSpec> ModelFromConfig(const Json& config, const ModelSpec& base);
 /// Reads `folder`/config.json.
 Result<ModelSpec> ReadModelConfig(Env& env, const std::string& folder, const ModelSpec& base);
 
-/// What the file of a folder says of the head of its weights.
+/// The head of the weights, by the file of a folder.
 struct ImportedHead {
   std::string head;  ///< As in ModelSpec, or "": the weights are those of a body alone.
   int64_t classes = 0;

@@ -48,7 +48,7 @@ Status TakeObjective(const Json& config, ModelSpec& model);
 Result<ModelSpec> Gpt2FromConfig(const Json& config, const ModelSpec& base);
 Json Gpt2ToConfig(const ModelSpec& model);
 
-/// That of `architectures`, with the names of id2label.
+/// Reads the head of `architectures`, with the names of id2label.
 Result<ImportedHead> HeadOfConfig(const Json& config);
 
 /// `classes` as in ExportOptions.

@@ -131,7 +131,7 @@ Result<bool> AllLayersHaveWindow(const Json& config, const ModelSpec& model, boo
       return InvalidError("layer_types in config.json hold " + types->front().dump() +
                           "; \"full_attention\" and \"sliding_attention\" are computed");
     }
-    // Of mistral and mixtral transformers passes them over.
+    // For mistral and mixtral, transformers ignores layer_types.
     if (sliding != used && (sliding || !qwen)) {
       return InvalidError(
           "layer_types in config.json hold " + types->front().dump() + ", but sliding_window" +
@@ -174,7 +174,7 @@ Status ReadKeyHeads(const Json& config, std::string_view type, ModelSpec& model)
   return OkStatus();
 }
 
-/// Of a mixtral.
+/// Reads the fields of a mixtral's experts.
 Status ReadExperts(const Json& config, ModelSpec& model) {
   double jitter = 0;
   WEFT_RETURN_IF_ERROR(ReadSize(config, "num_local_experts", model.experts));

@@ -53,7 +53,7 @@ Status CheckIdxPair(const std::string& path, const std::vector<int64_t>& images,
 /// Whether a file in a folder of images is one, by its name: .png, .jpg or .jpeg.
 bool IsImageName(std::string name);
 
-/// What to say of a folder of images that has none.
+/// The error for a folder of images that has none.
 Status NoImagesError(const std::string& folder);
 
 }  // namespace weft

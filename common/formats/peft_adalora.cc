@@ -19,7 +19,7 @@ constexpr std::string_view kDiagonal = ".lora_E";
 constexpr std::string_view kColumns = ".lora_B";  // ranks are the columns of this one
 constexpr std::string_view kPatternKey = "rank_pattern";
 
-/// Of a tensor the flags of its ranks; null where files have all.
+/// The flags of the ranks that `tensor` keeps; null where files have all ranks.
 const std::vector<bool>* FlagsOf(const HuggingFaceTensor& tensor, const KeptRanks& kept) {
   const auto found = kept.find(ModuleOf(tensor.parameter));
   return found == kept.end() ? nullptr : &found->second;

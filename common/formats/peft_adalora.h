@@ -36,7 +36,7 @@ void AddAdaLora(const PeftSpec& spec, int64_t steps, const KeptRanks& kept, Json
 /// The shape in files of a tensor of an adapter: files have the kept ranks alone.
 std::vector<uint64_t> KeptShape(const HuggingFaceTensor& tensor, const KeptRanks& kept);
 
-/// What files have of the values of a tensor.
+/// Takes the values of a tensor that files have.
 std::vector<float> TakeKept(const HuggingFaceTensor& tensor, const KeptRanks& kept,
                             std::span<const float> values);
 

@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 24> kTensors = {
     ".lokr_w2_b",     ".oft_R.weight",  ".vera_lambda_b",
     ".vera_lambda_d", ".ia3_l",         ".miss_block",
     kTableFactorA,    kTableFactorB,    kTokenRows};
-/// Of tensors that all adapters share, instead of kPrefix.
+/// The prefix of tensors that all adapters share, instead of kPrefix.
 constexpr std::string_view kSharedPrefix = "base_model.";
 constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 // Methods that peft lacks have folders of Weft's own, which peft cannot take for its own.

@@ -238,7 +238,7 @@ struct Folder {
   }
 };
 
-// Of versions that did not scale: alphas that scale by one.
+// Old versions of peft did not scale: alphas are read such that the scale is one.
 TEST(PeftAdapter, ALokrOfAnOldVersionIsNotScaled) {
   ModelSpec model = BaseOf("llama");
   const auto old = ReadAdapterConfig(Env::Posix(), Fixture("peft_0_8/llama_lokr"), model);
@@ -536,7 +536,7 @@ TEST(PeftAdapter, SharedFactorsMustBeThere) {
     std::erase_if(all, [](const SafetensorsTensor& each) { return each.name.ends_with("vera_A"); });
   });
   EXPECT_THAT(missing.Refusal(), HasSubstr("has no tensor 'base_model.vera_A'"));
-  // Of another method, which has none.
+  // The tensor belongs to another method, and LoRA has none.
   Folder other("llama/lora");
   other.Change([](Tensors& all) {
     SafetensorsTensor more = all.front();

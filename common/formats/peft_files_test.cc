@@ -187,7 +187,7 @@ TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
   }
   EXPECT_THAT(many.Refusal(), HasSubstr("adapts lm_head, model.layers.0.block_sparse_moe.gate, "
                                         "model.layers.1.block_sparse_moe.gate and 1 more, and "));
-  // Of another network.
+  // The adapter belongs to another network.
   Folder unknown("llama/lora/start");
   unknown.Adapt("model.layers.7.self_attn.q_proj");
   EXPECT_THAT(unknown.Refusal(), HasSubstr("must be the adapter's base model"));

@@ -14,7 +14,7 @@ constexpr int64_t kNeumannTerms = 5;
 /// The first version of peft with this series; it warns of older ones, and of none.
 constexpr char kRotationVersion[] = "0.18.0";
 
-/// Of a whole number from `least` to `most`.
+/// Reads a whole number from `least` to `most`.
 Result<int64_t> WholeNumber(const Json& config, const char* key, int64_t otherwise, int64_t least,
                             int64_t most) {
   const Json value = config.value(key, Json(otherwise));

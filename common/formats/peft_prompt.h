@@ -27,9 +27,9 @@ bool IsPromptConfig(const Json& config);
 /// The parameters that are the tensor, or what makes it, in the order of the forward pass.
 std::vector<ParameterInfo> PromptParameters(const ModelSpec& model);
 
-/// What an adapter_config.json says, for the network `model`. Of vectors that a network has made
-/// the folder has the vectors alone: they are read as prompt or prefix. kInvalid names a setting
-/// that is not computed, or that does not fit the network.
+/// Reads an adapter_config.json for the network `model`. Where a network has made the vectors, the
+/// folder has the vectors alone: they are read as prompt or prefix. kInvalid names a setting that
+/// is not computed, or that does not fit the network.
 Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model);
 
 /// The adapter_config.json of `model.peft`, without what all methods have.

@@ -74,7 +74,7 @@ class SafetensorsFile {
   /// Reads a file that is in memory, which outlives the result; `source` names it in errors.
   static Result<SafetensorsFile> Parse(std::span<const std::byte> bytes, const std::string& source);
 
-  /// In the order of the file.
+  /// The tensors in the order of the file.
   const std::vector<SafetensorsView>& tensors() const { return tensors_; }
 
   /// nullptr when there is none of this name.

@@ -36,7 +36,7 @@ class SafetensorsFolder {
   /// a file is damaged or an indexed tensor is missing from its file.
   static Result<SafetensorsFolder> Open(Env& env, const std::string& folder);
 
-  /// In ascending order of name.
+  /// The tensors in ascending order of name.
   const std::map<std::string, const SafetensorsView*, std::less<>>& tensors() const {
     return tensors_;
   }

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-/// What a piece of SentencePiece is for; the numbers of its file.
+/// The purpose of a piece of SentencePiece; the numbers of its file.
 enum class PieceType : uint8_t {
   kNormal = 1,
   kUnknown = 2,

@@ -183,7 +183,7 @@ TEST(Tokenizer, EncodesAMegabyteWithoutABreakInTime) {
   }
   Result<Tokenizer> tokenizer = Tokenizer::Create(definition);
   ASSERT_TRUE(tokenizer.ok());
-  // Of the processor, whatever else it does.
+  // Counts processor time, so that other work on the machine does not matter.
   const auto time = [&](size_t bytes) {
     const std::clock_t start = std::clock();
     const std::vector<int32_t> ids = Ids(*tokenizer, std::string(bytes, 'a'));

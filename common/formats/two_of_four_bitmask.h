@@ -18,8 +18,8 @@ struct TwoOfFourBitmask {
 /// multiple of 4.
 bool KeepsTwoOfFour(std::span<const float> matrix, int64_t columns);
 
-/// Of a matrix for which KeepsTwoOfFour. Of four neighbours with fewer numbers the first zeros are
-/// kept.
+/// Compresses a matrix for which KeepsTwoOfFour. Where four neighbours have fewer than two
+/// non-zeros, it keeps their first zeros.
 TwoOfFourBitmask CompressTwoOfFour(std::span<const float> matrix, int64_t columns);
 
 /// The tensors of a compressed weight, which take the place of "<module>.weight".

@@ -51,7 +51,7 @@ TEST(TwoOfFourBitmask, HasTwoNumbersOfEachFour) {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-// Of each four neighbours those that are not the first and the last.
+// Zeroes the first and the last of each four neighbours.
 void PruneMlps(Weights& weights) {
   for (auto& [name, values] : weights) {
     if (name.find(".mlp.") == std::string::npos) continue;

@@ -32,7 +32,7 @@ struct Gradient {
   int64_t bucket = -1;       ///< That it is in; -1: none.
 };
 
-/// Of the `chosen` parameters, in the order of the forward pass.
+/// Lists the gradients of the `chosen` parameters in the order of the forward pass.
 std::vector<Gradient> GradientsOf(const ModelSpec& model, int64_t tensor, int64_t rows,
                                   int64_t expert_ranks,
                                   const std::function<bool(const ParameterInfo&)>& chosen) {
@@ -149,8 +149,8 @@ class OpenBuckets {
   OpenGradients most_;
 };
 
-/// Of the derived weights, whose buckets are gathered one by one: the largest bucket with the
-/// gradients of what one of its weights is derived from.
+/// Most bytes while derived weights are split, whose buckets are gathered one by one: the largest
+/// bucket with the gradients of what one of its weights is derived from.
 int64_t SplitGradientBytes(const std::vector<Gradient>& gradients,
                            const std::vector<Bucket>& buckets) {
   int64_t most = 0;
@@ -210,7 +210,7 @@ FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
     const int64_t ranks =
         bucket.of_experts ? std::max<int64_t>(shard_ranks / shape.expert_ranks, 1) : shard_ranks;
     const int64_t of_rank = (bucket.bytes + ranks - 1) / ranks;
-    // Of parts the first ones have no padding.
+    // The largest part counts, and the first parts have no padding.
     numbers += ranks > 1 ? of_rank / kF32 : bucket.numbers;
     bytes.numbers = std::max(bytes.numbers, numbers);
     const int64_t part = shares_gradients ? of_rank : bucket.bytes;

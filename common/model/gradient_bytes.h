@@ -32,8 +32,8 @@ struct FiledGradients {
   int64_t file = 0;
   int64_t numbers = 0;  ///< Of the largest one that a rank updates.
 };
-/// For a rank with `shape` in a shard group of `shard_ranks`; `shares_gradients`: it has only its
-/// part of each bucket.
+/// Bytes for a rank with `shape` in a shard group of `shard_ranks`; `shares_gradients`: it has only
+/// its part of each bucket.
 FiledGradients FiledGradientBytes(const ModelShape& shape, int64_t bucket_bytes,
                                   int64_t shard_ranks = 1, bool shares_gradients = false);
 
@@ -43,7 +43,7 @@ struct GradientLinkBytes {
   int64_t earlier_down = 0;  ///< With each one before it,
   int64_t earlier_up = 0;    ///< and of those, the sums that the next one adds to.
 };
-/// For a rank with `shape`, sharded by `zero_stage` over `shard_ranks` ranks (ShardRanks).
+/// Bytes for a rank with `shape`, sharded by `zero_stage` over `shard_ranks` ranks (ShardRanks).
 GradientLinkBytes GradientsOverLink(const ModelShape& shape, int64_t zero_stage,
                                     int64_t shard_ranks);
 

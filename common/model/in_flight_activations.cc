@@ -16,7 +16,7 @@ using Counts = std::vector<int32_t>;
 class Largest {
  public:
   void Add(const Counts& counts) {
-    // Of several on one line an end is the most.
+    // One of the two ends of several counts on one straight line is the largest.
     if (!last_.empty()) {
       step_to_ = counts;
       for (size_t i = 0; i < counts.size(); ++i) step_to_[i] -= last_[i];
@@ -116,7 +116,7 @@ class Rank {
     }
   }
 
-  /// Of forward steps by chunk, and of backward ones.
+  /// The largest moments of forward steps by chunk, then those of backward steps.
   std::vector<Largest> found() && { return std::move(found_); }
 
  private:

@@ -43,12 +43,11 @@ class InFlightActivations {
   struct Moments {
     bool forward = true;
     int32_t chunk = 0;
-    /// Of each, one after the other: by chunk micro-batches that are kept, by chunk those whose
-    /// gradients of weights wait, outputs, gradients and batches. No other moment has as much of
-    /// all.
+    /// Counts, in this order: micro-batches that are kept, by chunk; those whose gradients of
+    /// weights wait, by chunk; outputs, gradients and batches. No other moment has as much of all.
     std::vector<int32_t> counts;
   };
-  /// At no moment of `rank` there is more than in some of the one before.
+  /// Whether at no moment `rank` holds more than the rank before holds at some moment.
   bool NoMoreThanBefore(int64_t rank) const;
 
   int64_t chunks_;

@@ -18,8 +18,8 @@ namespace weft {
 /// they save finds the fastest schedule; replays are parts of an OptimalChain.
 class InFlightChain {
  public:
-  /// With at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
-  /// O(n^2 slots^2) for n stages, in addition to an OptimalChain. Stops as that does.
+  /// Allows at most `bytes` for one pass, in `slots` equal steps, to which sizes are rounded up;
+  /// takes O(n^2 slots^2) for n stages, in addition to an OptimalChain. Stops as that does.
   InFlightChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
                 const std::stop_token& stop = {});
 

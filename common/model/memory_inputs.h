@@ -19,9 +19,9 @@ struct MemoryMachine {
 /// A CUDA device of this compute capability ("9.0").
 MemoryMachine CudaMachine(std::string_view compute_capability);
 
-/// What the memory of a rank of `plan`, a plan of `job`, depends on. A rank of a pipeline is taken
-/// to have all blocks: its stages have parts of them (PipelineMemory). Where the engine refuses the
-/// plan's recomputation, nothing is recomputed.
+/// The inputs of memory of a rank of `plan`, a plan of `job`. A rank of a pipeline is taken to have
+/// all blocks: its stages have parts of them (PipelineMemory). Where the engine refuses the plan's
+/// recomputation, nothing is recomputed.
 MemoryInputs MemoryInputsOf(const JobSpec& job, const Plan& plan, const MemoryMachine& machine);
 
 /// The part of it that holds for every plan of a mesh: `planned` asks for what was chosen

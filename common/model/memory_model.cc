@@ -20,10 +20,10 @@ namespace weft {
 namespace {
 
 constexpr int64_t kF32 = 4;
-// Of the arena of a CUDA device, the part that best fit at times cannot use.
+// Best fit at times cannot use one part in this many of a CUDA device's arena.
 constexpr int64_t kUncutShare = 160;
 
-/// Of the arena of a CUDA device, what best fit leaves unused where quantised values take the
+/// Bytes that best fit leaves unused in the arena of a CUDA device where quantised values take the
 /// places of the larger tensors that they are made of: as measured, up to a sixth of the quantised
 /// values and a place of the largest such tensor.
 int64_t FragmentationOfCompressed(const MemoryInputs& inputs) {
@@ -34,7 +34,7 @@ int64_t FragmentationOfCompressed(const MemoryInputs& inputs) {
   return compressed / 6 + PassSizes(inputs).before;
 }
 
-/// Of kernels on a CUDA device, which share it: what products may take, or what attention's
+/// Scratch memory that kernels on a CUDA device share: what products may take, or what attention's
 /// backward pass keeps of each query, two f32 numbers a head.
 int64_t KernelScratch(const MemoryInputs& inputs) {
   if (!inputs.OnCuda()) return 0;
@@ -69,14 +69,14 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
          kF32 * (shape.stored - shape.stored_matrices);
 }
 
-/// Of values in files.
+/// Bytes of values in files.
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
   return FiledValueBytes(inputs.shape, ElementBytes(inputs.precision->matrices),
                          inputs.ShardGroupSize() > 1);
 }
 
-/// Of gradients in files.
+/// Bytes of gradients in files.
 FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) {
     const ShardedParameters::Filed& filed = inputs.sharded.filed;
@@ -86,7 +86,7 @@ FiledGradients FiledGradientsOf(const MemoryInputs& inputs) {
                             inputs.zero_stage > 1);
 }
 
-/// Of offloaded values those that are kept on the device.
+/// Bytes of offloaded values that are kept on the device.
 int64_t KeptValueBytes(const MemoryInputs& inputs) {
   const StreamedUnit kept = KeptOnDevice(inputs);
   // Where it is kept it is all of it.
@@ -167,8 +167,8 @@ int64_t SumsOfGradients(const MemoryInputs& inputs) {
 /// newest snapshots and the one that is being written, with what is sent and what is received.
 constexpr int64_t kSnapshotCopies = 3 * 2 + 1 + 2;
 
-/// Of gradients that tensor-parallel ranks sum, where offloaded ones are summed on the host: all of
-/// it but with a CUDA device, to which they go for that.
+/// Bytes on the host of gradients that tensor-parallel ranks sum. The host sums offloaded ones,
+/// except with a CUDA device, to which they go for that.
 int64_t HostCommunication(const MemoryInputs& inputs) {
   return inputs.offload_optimizer && !inputs.OnCuda() ? kF32 * inputs.shape.partial_gradients : 0;
 }

@@ -24,7 +24,7 @@
 
 namespace weft {
 
-/// What is known of a tensor that a block saves for its backward pass.
+/// A tensor that a block saves for its backward pass.
 struct SavedTensorSlot {
   SavedTensor tensor = SavedTensor::kResidual1;
   int64_t elements_per_token = 0;
@@ -33,8 +33,8 @@ struct SavedTensorSlot {
   bool compressible = false;  ///< With activation_bits.
 };
 
-/// What a block with the policy "keep" saves. With "recompute" it saves the first one alone, with
-/// "attention" all but those inside of attention.
+/// The tensors that a block with the policy "keep" saves. With "recompute" it saves the first one
+/// alone, with "attention" all but those inside of attention.
 std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape);
 
 /// Bytes of that table for `tokens` tokens, with compressible tensors quantised to
@@ -166,8 +166,8 @@ int64_t UploadedWeightBytes(const MemoryInputs& inputs);
 /// Bytes of the weights of resident_units, which go up in the first forward pass of a step.
 int64_t ResidentWeightBytes(const MemoryInputs& inputs);
 
-/// With offload_parameters: bytes that go up to the device in the forward and in the backward pass
-/// of a micro-batch, except those of resident_units.
+/// Bytes that go up to the device in the forward and in the backward pass of a micro-batch with
+/// offload_parameters, except those of resident_units.
 struct StreamedBytes {
   int64_t first = 0;     ///< Of them those of the embeddings, for which the forward pass waits.
   int64_t forward = 0;   ///< All.
@@ -175,15 +175,15 @@ struct StreamedBytes {
 };
 StreamedBytes StreamedWeightBytes(const MemoryInputs& inputs);
 
-/// With parameters_in_file, for a rank that has whole values: bytes that these passes read from the
-/// files.
+/// Bytes that these passes read from the files with parameters_in_file, for a rank that has whole
+/// values.
 StreamedBytes FiledWeightBytes(const MemoryInputs& inputs);
 
 /// Bytes of files below the host tier: of moments (OptimizerBytes::in_file), and with
 /// parameters_in_file of values and gradients.
 int64_t FileBytes(const MemoryInputs& inputs);
 
-/// With offload_activations: bytes that go down in the forward pass of a micro-batch, and up again
+/// Bytes that go down in the forward pass of a micro-batch with offload_activations, and up again
 /// in its backward pass.
 int64_t OffloadedActivationBytes(const MemoryInputs& inputs);
 
@@ -196,7 +196,7 @@ int64_t BytesOutsideArena(const MemoryInputs& inputs);
 /// that keep have given back their memory.
 std::vector<std::string> BlockPolicies(int64_t layers, int64_t recomputed, int64_t attention = 0);
 
-/// What a block makes of a micro-batch.
+/// The bytes of what a block makes of a micro-batch.
 BlockBytes BlockBytesOf(const MemoryInputs& inputs);
 
 /// Bytes of workspace of a step's update, which has it after the passes,

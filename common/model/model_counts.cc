@@ -316,7 +316,7 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
       lowest_ends ? 1 : 0);
   add_in_blocks(kAttentionOutput, QueryWidth(model), c, is(kAttentionOutput));
   if (model.experts > 0) add_in_blocks(kRouter, c, model.experts, is(kRouter));
-  // Of experts the mean: as many products as experts, each of its share of the tokens.
+  // Experts count by the mean: as many products as experts, each of its share of the tokens.
   const int64_t experts = std::max<int64_t>(model.experts / shape.expert_ranks, 1);
   const int64_t rows = model.experts > 0 ? tokens * model.experts_per_token / experts : tokens;
   const auto add_mlp = [&](ParameterRole role, int64_t in, int64_t out) {

@@ -173,7 +173,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
         trains_embeddings = true;
       }
     }
-    // Of the group's experts those up to number `end`, of all its blocks.
+    // Counts the group's experts up to number `end`, in all its blocks.
     const auto members = [&](int64_t end) {
       return group.blocks * (parameter.expert < 0
                                  ? 1

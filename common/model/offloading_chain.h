@@ -34,7 +34,7 @@ struct ChainLink {
 /// parts of an OptimalChain.
 class OffloadingChain {
  public:
-  /// Like OptimalChain's. The last stage keeps what it needs on the device.
+  /// Takes what OptimalChain takes. The last stage keeps what it needs on the device.
   OffloadingChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
                   const ChainLink& link, std::stop_token stop = {});
 

@@ -51,7 +51,7 @@ class Streaming {
     if (!inputs.shape.embeds) units_.front() = {};
     if (!inputs.shape.has_head) units_.back() = {};
     stays_.resize(units_.size());
-    // Of a model that is imported nobody has looked whether it has them.
+    // Nobody has checked whether an imported model has these units.
     for (const int64_t unit : inputs.resident_units) {
       if (unit >= 0 && unit < std::ssize(stays_)) stays_[static_cast<size_t>(unit)] = true;
     }
@@ -111,7 +111,7 @@ class Streaming {
   }
 
  private:
-  /// Of `bytes` of a unit in the forward or the backward pass.
+  /// Sums `bytes(unit, backward)` over the units of the forward and the backward pass.
   template <class Bytes>
   StreamedBytes OfPasses(Bytes&& bytes) const {
     const ModelShape& shape = inputs_.shape;
@@ -127,7 +127,7 @@ class Streaming {
     return all;
   }
   int64_t Stored() const { return ElementBytes(inputs_.precision->matrices); }
-  /// Of these the packed copy alone comes.
+  /// Numbers whose packed copy is all that comes.
   int64_t TilesAlone(const StreamedUnit& unit) const { return in_tiles_moves_ ? unit.in_tiles : 0; }
   /// Bytes of values as operations read them.
   int64_t Read(const StreamedUnit& unit) const {
@@ -298,7 +298,7 @@ int64_t DequantizedBytes(const MemoryInputs& inputs) {
     case ProductKind::kSplit:
       return values + kF32 * (packed - block.in_tiles);
     case ProductKind::kTiles:
-      // Of those in tiles products read the packed copies alone.
+      // Products read weights in tiles from the packed copies alone.
       return ElementBytes(products) * packed +
              element * (block.numbers - block.in_tiles + block.largest_in_tiles);
     case ProductKind::kEmulated:
@@ -347,7 +347,7 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {
-      // Of what is stored elsewhere all that products read is a copy.
+      // Everything that products read is a copy where the values are stored elsewhere.
       const bool frozen_stored = shape.only_multiplied > 0 && StoresFrozenAsRead(inputs);
       if (inputs.offload_optimizer && !shares) {
         const bool there = frozen_stored && KeepsFrozen(inputs);

@@ -36,10 +36,10 @@ struct ChainStage {
 /// only the input of the first (F_ck, F_none) and are such a part themselves later.
 class OptimalChain {
  public:
-  /// For at most `bytes`, in `slots` equal steps, to which sizes are rounded up. O(n^3 slots) for n
-  /// stages that all differ; parts of one run of equal stages are found once for each length, so
-  /// that it is O(n^2 slots) for a few runs. The chain's own input is not counted. After a request
-  /// to stop nothing more is looked for, and what was not found counts as impossible.
+  /// Allows at most `bytes`, in `slots` equal steps, to which sizes are rounded up. O(n^3 slots)
+  /// for n stages that all differ; parts of one run of equal stages are found once for each length,
+  /// so that it is O(n^2 slots) for a few runs. The chain's own input is not counted. After a
+  /// request to stop nothing more is looked for, and what was not found counts as impossible.
   OptimalChain(std::vector<ChainStage> stages, int64_t bytes, int64_t slots,
                const std::stop_token& stop = {});
 
@@ -84,7 +84,7 @@ class OptimalChain {
   int64_t unit_;
   int64_t slots_;
   std::vector<int32_t> rows_;  ///< By first and last stage.
-  /// By row and slots.
+  /// Both are indexed by row and slots.
   std::vector<double> seconds_;
   std::vector<Choice> choices_;
 };

@@ -46,7 +46,7 @@ inline bool IsBranchScale(ParameterRole role) {
   return role == ParameterRole::kAttentionScale || role == ParameterRole::kMlpScale;
 }
 
-/// Between the blocks and the targets.
+/// Whether it is between the blocks and the targets.
 inline bool IsHead(ParameterRole role) {
   return role == ParameterRole::kHeadTransform || role == ParameterRole::kHeadNorm ||
          role == ParameterRole::kClassifier;
@@ -108,7 +108,7 @@ struct ParameterAttributes {
   bool looked_up() const {
     return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;
   }
-  /// Such a table that no backward pass of the embedding reads.
+  /// A table like this that no backward pass of the embedding reads.
   bool read_forward_alone() const { return looked_up() && !read_backward; }
 };
 
@@ -150,8 +150,8 @@ struct ParameterInfo : ParameterAttributes {
   bool of_table = false;           ///< Rows of the table of tokens: wherever that is.
   std::string in_place_of = {};    ///< The weight that the network has this for
                                    ///< (TechniqueCost::ReplacementsOf); none: "".
-  /// Of such a tensor with `products` blocks: as rows and columns of the weight are cut among
-  /// tensor-parallel ranks, so are its blocks, or the rows or columns of each.
+  /// The side of such a tensor with `products` blocks: tensor-parallel ranks cut its blocks, or the
+  /// rows or columns of each, as they cut the weight's rows and columns.
   FactorSide factor = FactorSide::kNone;
   std::string adapter_of = {};   ///< The weight that its layer has this besides; none: "".
   bool merged = false;           ///< Then: products read a matrix that is made of the weight and of

@@ -47,8 +47,8 @@ bool FreezesAny(const ModelSpec& model);
 /// blocks if it is after them.
 int64_t FirstTrainedBlock(const ModelSpec& model);
 
-/// What blocks `blocks` of `model`, as if they were all of its blocks and called so, have to freeze
-/// so that the same is frozen as in `model`: its patterns, or others.
+/// The patterns that blocks `blocks` of `model`, as if they were all of its blocks and called so,
+/// have to freeze so that the same is frozen as in `model`: its patterns, or others.
 std::vector<std::string> FreezeOfBlocks(const ModelSpec& model, const std::vector<int64_t>& blocks);
 
 }  // namespace weft

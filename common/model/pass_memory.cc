@@ -56,7 +56,7 @@ int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
     return last;
   }
   if (model.family == "vit") return size.row;  // the sum, before class tokens are taken from it
-  // Of the masked ones the stream is given up for four results; of first tokens it stays.
+  // Prediction of masked tokens frees the stream for four results; classification keeps it.
   if (head == "classification") return 3 * size.head;
   return std::max(size.head, 4 * size.head + statistics * HeadRowsOf(inputs) - size.row);
 }
@@ -410,7 +410,7 @@ int64_t WorkspacePeak(const MemoryInputs& inputs, int64_t activations) {
                           (inputs.accumulation_steps - 1) * PixelBytes(inputs);
   BlockWorkspace block = WorkspaceOfBlock(inputs, size);
   if (inputs.activation_bits > 0) AddRestored(inputs, PlanOfBlocks(inputs), size, block);
-  // Of blocks that the backward pass does not come to.
+  // The backward pass does not reach these blocks.
   if (inputs.shape.first_trained_layer == inputs.shape.spec.layers) block = {};
   const int64_t peak = std::max(WorkspaceOfHead(inputs, size).all + added.hidden, block.most()) +
                        WidenedBytes(inputs);

@@ -42,7 +42,7 @@ struct BlockWorkspace {
 /// is trained; 0 where that block is run again.
 int64_t UnsavedByFirstBlock(const MemoryInputs& inputs);
 
-/// What the blocks do with their saved tensors.
+/// The plan of the blocks for their saved tensors.
 RematPlan PlanOfBlocks(const MemoryInputs& inputs);
 
 /// Peak of saved tensors and of results that are alive with them, in each tier.

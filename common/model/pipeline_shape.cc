@@ -84,7 +84,7 @@ std::vector<int64_t> NumbersOf(ModelShape shape) {
   return numbers;
 }
 
-/// Of all stages of a rank.
+/// Lists the blocks of all stages of a rank.
 std::vector<int64_t> BlocksOfStages(const std::vector<int64_t>& cut, int64_t ranks, int64_t rank) {
   std::vector<int64_t> which;
   int64_t first = 0;

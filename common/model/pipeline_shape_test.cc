@@ -141,7 +141,7 @@ TEST(PipelineMemory, TheFullestRankIsTheFirstWithMostOfAll) {
       EXPECT_EQ(fullest.activations_bytes, most.activations_bytes) << p.kind << ", " << blocks;
     }
   }
-  // Of 1F1B most ranks need not be looked at.
+  // With 1F1B, most ranks need not be looked at.
   const InFlightActivations in_flight(NamedSchedule("1f1b", 8, 1, 16).value());
   EXPECT_EQ(in_flight.FallsFrom(6), 1);
 }

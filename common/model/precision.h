@@ -81,7 +81,7 @@ FormatBlocks FormatBlocksOf(const PrecisionRecipe& precision, const TrainSpec& t
 /// The format with that ProductFormat::rate_name, or null.
 const ProductFormat* FindFormat(std::string_view rate_name);
 
-/// What measured product rates with operands of this type are called: GemmRate::precision.
+/// The name of measured product rates with operands of this type: GemmRate::precision.
 std::string_view GemmRateName(DType products);
 
 inline int64_t ElementBytes(DType dtype) {

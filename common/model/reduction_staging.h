@@ -14,7 +14,7 @@ inline int64_t ReducedPieceBytes(int64_t ranks) {
   return std::clamp(kOfAllPeers / ranks, kLeast, kMost);
 }
 
-/// What a rank of such a group holds for its reductions: two pieces of each peer.
+/// Bytes that a rank of such a group holds for its reductions: two pieces of each peer.
 inline int64_t ReductionStagingBytes(int64_t ranks) {
   return 2 * (ranks - 1) * ReducedPieceBytes(ranks);
 }

@@ -70,7 +70,7 @@ class Walk {
     }
   }
 
-  // Of a plan that sends what steps keep to the host.
+  // What a plan that sends activations to the host keeps.
   struct Kept {
     int64_t here = 0;  ///< When the forward pass is over.
     int64_t away = 0;
@@ -112,7 +112,7 @@ class Walk {
 
   const BlockBytes::Kept& KeptOfBlock() const { return compressed_ ? b_.kept : b_.plain; }
 
-  // Of a block whose attention has been computed again, which is as it is.
+  // Bytes of a block after its attention has been recomputed, which is not compressed.
   int64_t BackInAttention() const {
     return KeptOfBlock().before_qkv + KeptOfBlock().recompute_input + b_.plain.attention;
   }

@@ -45,7 +45,7 @@ struct StreamBytes {
   bool input_is_saved = false;  ///< The stream is one tensor, which `saved` has, or workspace.
 };
 
-/// What a step of the plan saves in the forward pass; nothing where it is not trained.
+/// Bytes that a step of the plan saves in the forward pass; 0 where it is not trained.
 int64_t SavedByStep(const RematStep& step, const BlockBytes& bytes);
 
 /// The largest sums in each tier.

@@ -38,8 +38,8 @@ struct RematStep {
 /// steps in reverse. Replays keep all that they keep on the device.
 using RematPlan = std::vector<RematStep>;
 
-/// What policies of blocks ("recompute", "attention"; all others keep, as do blocks past their end)
-/// amount to: neighbours that are recomputed form segments of `segment` blocks, counted from the
+/// The plan of policies of blocks ("recompute", "attention"; all others keep, as do blocks past
+/// their end): neighbours that are recomputed form segments of `segment` blocks, counted from the
 /// first of them.
 RematPlan RematOfPolicies(const std::vector<std::string>& policies, int64_t layers,
                           int64_t segment);
@@ -54,24 +54,24 @@ bool Transfers(const RematPlan& plan);
 /// The policy of each block in the forward pass.
 std::vector<std::string> PoliciesOf(const RematPlan& plan);
 
-/// What is done with blocks, in order, in the words of Beaumont et al. (arXiv 1911.13214): "F_all
-/// 3" runs a block and keeps what its backward pass needs, "F_attention 3" all but the inside of
-/// attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The loss comes
-/// before the first "B". "F_all_host 3", "F_attention_host 3" and "F_ck_host 3" also begin to send
-/// what they keep to the host; "sent 3" waits until it has arrived and frees its memory, "fetch 3"
-/// allocates memory again and begins to bring it back, and its reader waits.
+/// Lists the operations on blocks, in order, in the words of Beaumont et al. (arXiv 1911.13214):
+/// "F_all 3" runs a block and keeps what its backward pass needs, "F_attention 3" all but the
+/// inside of attention, "F_ck 3" its input, "F_none 3" nothing; "B 3" is its backward pass. The
+/// loss comes before the first "B". "F_all_host 3", "F_attention_host 3" and "F_ck_host 3" also
+/// begin to send what they keep to the host; "sent 3" waits until it has arrived and frees its
+/// memory, "fetch 3" allocates memory again and begins to bring it back, and its reader waits.
 std::vector<std::string> RematOperations(const RematPlan& plan);
 
 /// The plan with these operations on blocks 0 to `layers` - 1. kInvalid names the first one that is
 /// not possible at its place.
 Result<RematPlan> ParseRemat(const std::vector<std::string>& operations, int64_t layers);
 
-/// What a plan says: its recompute_schedule, or else its block_memory_policy and recompute_segment
-/// with all on the host where offload_activations says so. kInvalid where a schedule sends and
+/// Reads a plan: its recompute_schedule, or else its block_memory_policy and recompute_segment with
+/// all on the host where offload_activations says so. kInvalid where a schedule sends and
 /// offload_activations is none.
 Result<RematPlan> RematOf(const Plan& plan, int64_t layers);
 
-/// What a plan of all blocks says of a stage of a pipeline, which has `blocks` of them from block
+/// Cuts a plan of all blocks for a stage of a pipeline, which has `blocks` of them from block
 /// `first` on, as a plan of its blocks alone. kInvalid where a step has blocks of two stages, or
 /// sends what it keeps.
 Result<RematPlan> StageOf(const RematPlan& plan, int64_t first, int64_t blocks);

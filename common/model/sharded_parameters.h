@@ -44,7 +44,7 @@ struct ShardedParameters : ShardedTraffic {
   PackedPadding packed_padding = {};  ///< ... and of those copies.
   int64_t gradients = 0;              ///< Parts of gradients.
   OpenGradients open_gradients = {};  ///< Whole gradients: of two units in flight.
-  /// With the parts in files (worker/engine/nn/parameter_file.h).
+  /// The bytes where the parts are in files (worker/engine/nn/parameter_file.h).
   struct Filed {
     FiledValues values;
     FiledValues gradients;  ///< `host`: of two successive units.
@@ -68,7 +68,7 @@ class FlatParameters {
   ShardedParameters Among(int64_t ranks) const;
 
  private:
-  /// As the engine has it (ParameterSet::FlatParameter).
+  /// A flat parameter as the engine has it (ParameterSet::FlatParameter).
   struct FlatParameter {
     int64_t first_unit = 0;
     int64_t last_unit = 0;

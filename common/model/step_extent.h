@@ -20,7 +20,7 @@ struct StepExtent {
 /// Whether steps of the job differ in it.
 bool ExtentChanges(const JobSpec& job);
 
-/// That of a step of the job.
+/// The extent of a step of the job.
 StepExtent ExtentOf(const JobSpec& job, int64_t step);
 
 /// How many of the first `steps` steps of a job have each extent. Where steps differ, at most

@@ -32,8 +32,8 @@ struct MatrixNumbers {
   }
 };
 
-/// What is ranked within whole matrices, in the mean of a step, by how ranks have parts of it. They
-/// gather it from host to host.
+/// Numbers that are ranked within whole matrices, in the mean of a step, by how ranks have parts of
+/// them. They gather them from host to host.
 struct RankedNumbers {
   MatrixNumbers gradients;  ///< Cut as gradients are (ZeRO).
   MatrixNumbers values;     ///< Cut as values are (ZeRO 3).
@@ -138,10 +138,10 @@ class TechniqueCost {
  public:
   virtual ~TechniqueCost() = default;
 
-  /// That of its folder.
+  /// The name of its folder.
   virtual std::string_view name() const = 0;
 
-  /// What asks for it.
+  /// The feature that asks for it.
   virtual const Feature& feature() const = 0;
   bool Asked(const JobSpec& job) const { return feature().asked(job); }
 
@@ -149,7 +149,7 @@ class TechniqueCost {
   /// for feature(), too.
   virtual std::span<const Feature> settings() const { return {}; }
 
-  /// What it does not combine with: rows about feature() or one of settings(), with features of the
+  /// The refusals of combinations: rows about feature() or one of settings(), with features of the
   /// core (features.h) or of techniques before it in the registry.
   virtual std::span<const Refusal> refusals() const { return {}; }
 
@@ -158,7 +158,8 @@ class TechniqueCost {
 
   /// The recipe that it adds to the choices of train.precision; null: none.
   virtual const PrecisionRecipe* precision() const { return nullptr; }
-  /// Then: sets its other fields to their defaults, where a job is given another precision.
+  /// Sets the other fields of such a recipe to their defaults, where a job is given another
+  /// precision.
   virtual void ForgetPrecision(JobSpec&) const {}
 
   /// The tensors that are trained instead of `parameter`, whose value is computed from them; none
@@ -235,7 +236,7 @@ class TechniqueCost {
     return {};
   }
 
-  /// What a job wants of it in blocks, besides what its model does.
+  /// Workspace that a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
 
   /// Whether it may treat two blocks of the network differently. Counting then visits each block.
@@ -251,7 +252,7 @@ class TechniqueCost {
     return 1;
   }
 
-  /// What its ranks compute of the units of blocks, all together each of them once. None: each rank
+  /// The units of blocks that its ranks compute, all together each of them once. None: each rank
   /// all.
   virtual std::optional<RankUnits> UnitsOfRank(const JobSpec&) const { return std::nullopt; }
 
@@ -297,8 +298,8 @@ class TechniqueCost {
     return {};
   }
 
-  /// Under which masks trained matrices are in exports of a checkpoint after `steps` steps. None:
-  /// they count as they are.
+  /// The masks under which trained matrices are in exports of a checkpoint after `steps` steps.
+  /// None: they count as they are.
   virtual std::optional<ExportedMask> ExportedMasks(const JobSpec&, int64_t /*steps*/) const {
     return std::nullopt;
   }
@@ -308,7 +309,7 @@ class TechniqueCost {
 
   /// Whether steps of the training differ in their extent.
   virtual bool ChangesExtent(const JobSpec&) const { return false; }
-  /// Then: makes that of a step what it is with this technique.
+  /// Then changes the extent of a step to what it is with this technique.
   virtual void SetExtent(const JobSpec&, int64_t /*step*/, StepExtent&) const {}
   /// Makes the network what the step with most layers runs. It has the same parameters.
   virtual void SetDeepest(const TrainSpec&, ModelSpec&) const {}
@@ -369,9 +370,9 @@ int64_t QuantizedWordsOf(const ModelSpec& model, const ParameterInfo& weight, in
 /// Numbers of the merged matrices of all distinct blocks together, and of the block with most.
 int64_t MergedNumbers(const ModelSpec& model);
 int64_t LargestMergedBlock(const ModelSpec& model);
-/// In what frozen matrices are stored that products alone read (ParameterInfo::only_multiplied):
-/// in the type of bf16 products where a technique freezes the network and none reads its values
-/// otherwise, and else in that of all matrices.
+/// The type in which frozen matrices are stored that products alone read
+/// (ParameterInfo::only_multiplied): that of bf16 products where a technique freezes the network
+/// and none reads its values otherwise, and else that of all matrices.
 DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision);
 /// Whether a technique freezes the network. What is frozen then stays on the device where the
 /// optimizer is offloaded and parameters neither come unit by unit nor are sharded.
@@ -411,7 +412,7 @@ std::vector<JobSpec> JointJobs(const JobSpec& job);
 std::vector<DataList> DataLists(JobSpec& job);
 /// How many parts a micro-batch has: 1 where it is one job.
 int64_t JointParts(const JobSpec& job);
-/// With the averages that an optimizer keeps itself.
+/// Includes the averages that an optimizer keeps itself.
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);

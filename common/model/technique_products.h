@@ -48,7 +48,7 @@ struct TechniqueProducts {
 /// GemmRate::precision of the measured products of a pass.
 std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType products);
 
-/// That of the technique that `train` asks for, on a processor or a GPU.
+/// The products of the technique that `train` asks for, on a processor or a GPU.
 TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda);
 
 /// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
@@ -65,7 +65,7 @@ struct ProductNumbers {
 
 /// Workspace of the blocks of a job that follows from how it trains.
 struct JobWorkspace {
-  /// As TechniqueCost::WorkspaceOfProducts, by sub-layer.
+  /// The workspace by sub-layer, see TechniqueCost::WorkspaceOfProducts.
   ProductNumbers attention, mlp;
   bool changes_branches = false;  ///< As TechniqueCost::ChangesBranches.
   int64_t gradients = 0;  ///< Of the residual stream besides one, while a block is differentiated.

@@ -26,8 +26,8 @@ struct Blocks {
         backward(pass.shape.spec.layers - pass.shape.first_trained_layer) {}
 };
 
-/// Of the two sums in the backward pass of the first block that has one, those that nothing waits
-/// for: what is before the products of attention, or of the MLP, is not trained.
+/// Counts the sums that nothing waits for, of the two in the backward pass of the first trained
+/// block: nothing before the products of attention, or of the MLP, is trained.
 int64_t SumsOfNothing(const ModelShape& shape) {
   if (shape.trained_before || shape.first_trained_layer >= shape.spec.layers) return 0;
   if (!FreezesAny(shape.spec)) return 0;  // without going through the parameters
@@ -106,7 +106,7 @@ TensorTraffic TrafficOfColumn(const TensorPass& pass) {
     traffic.sums += LogitsChunks(pass);
     traffic.summed += pass.tokens * pass.element_bytes * shape.PaddedClasses();
   }
-  // Of each row of a norm its statistics, and backward two sums.
+  // Each row of a norm sends its statistics, and in the backward pass two sums.
   const int64_t numbers = kF32 * pass.tokens * (model.family == "llama" ? 1 : 2);
   const int64_t last = shape.has_head && NormPositionOf(model) == "pre" ? 1 : 0;
   traffic.gathers = 2 * blocks.forward + last;

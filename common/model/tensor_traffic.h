@@ -28,11 +28,11 @@ struct TensorTraffic {
   int64_t gathered = 0;
 };
 
-/// Between the ranks of a row, which have other heads, inner columns and tokens.
+/// Traffic between the ranks of a row, which have other heads, inner columns and tokens.
 TensorTraffic TrafficOfRow(const TensorPass& pass);
 
-/// Between the ranks of a column, which have other features of the residual stream; nothing where
-/// there is one row.
+/// Traffic between the ranks of a column, which have other features of the residual stream; nothing
+/// where there is one row.
 TensorTraffic TrafficOfColumn(const TensorPass& pass);
 
 /// A grid for `tensor` ranks.

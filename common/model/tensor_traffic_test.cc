@@ -28,8 +28,8 @@ std::vector<int64_t> RowsOf(const std::vector<TensorParallel2d>& grids) {
   return rows;
 }
 
-// Of a block of width h and inner width 4 h, a rank of a grid R x C sends, each way, of each token
-// 4 h / R (C - 1) / C and 12 h / C (R - 1) / R numbers.
+// A block has width h and inner width 4 h. For each token and each way, a rank of an R x C grid
+// sends 4 h / R (C - 1) / C and 12 h / C (R - 1) / R numbers.
 TEST(TensorTraffic, GridsAreRankedByWhatARankSends) {
   EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(2)))), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(RowsOf(RankTensorParallel2d(TensorPassOf(InputsOf(4)))),

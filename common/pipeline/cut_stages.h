@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// What the machine of a stage can do.
+/// The speed and the memory of the machine of a stage.
 struct StageMachine {
   double slowness = 1;  ///< Seconds that it takes for a cost of one.
   int64_t most_blocks = std::numeric_limits<int64_t>::max();  ///< That it has the memory for.

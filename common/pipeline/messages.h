@@ -12,8 +12,8 @@ namespace weft {
 /// granted: whoever gets it knows that its sender has got all that was sent to it up to then.
 enum class PipelineSide : uint8_t { kNext, kPrevious };
 
-/// Of each message that `rank` sends to its neighbour on that side, in order: how many messages of
-/// the neighbour it has taken before. Stages before `first_trained` get no gradients.
+/// Counts, for each message that `rank` sends to its neighbour on that side, in order: the messages
+/// of the neighbour that it has taken before. Stages before `first_trained` get no gradients.
 std::vector<int64_t> TakenBeforeSending(const PipelineSchedule& schedule, int64_t rank,
                                         PipelineSide side, int64_t first_trained = 0);
 

@@ -27,7 +27,7 @@ TEST(PipelineMessages, TellWhatTheirSenderHasTaken) {
   EXPECT_EQ(MostMessagesInFlight(all_forward, 1), 4);
 }
 
-// Of few micro-batches in flight few messages are kept, however many there are.
+// Few micro-batches in flight need few messages, however many micro-batches a step has.
 TEST(PipelineMessages, AreKeptForNoLongerThanMicroBatchesAreInFlight) {
   for (const int64_t ranks : {2, 3, 4}) {
     for (const auto& [name, chunks] :

@@ -36,7 +36,7 @@ struct Refusal {
 
 // Texts of many rows.
 inline constexpr std::string_view kOneOfTwo = "leave one of them out";
-// What a technique would have to do.
+// Clauses that say what a technique would have to do.
 inline constexpr std::string_view kOneProducts = "a layer has the products of one technique";
 inline constexpr std::string_view kPlainPasses =
     "the check repeats passes without the technique's part of a step";

@@ -24,7 +24,7 @@ int64_t Columns(const ParameterInfo& parameter) {
   return parameter.Elements() / parameter.shape[0];
 }
 
-/// Of R W C^T with W of the old model; a side that does not grow has no matrix.
+/// FLOPs of R W C^T with W of the old model; a side that does not grow has no matrix.
 double ProductFlops(const ModelSpec& from, const ParameterInfo& old, const ModelSpec& to,
                     const ParameterInfo& grown) {
   const auto rows = static_cast<double>(grown.shape[0]);

@@ -29,7 +29,7 @@ JobSpec Learned() {
 TEST(GrowthFit, CountsItsStepsAndTheProductsOfTheOperator) {
   const JobSpec job = Learned();
   ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
-  // Of a GPT-2 of old width d: by kind of tensor the products with its rows and its columns.
+  // Products of a GPT-2 of old width d with a tensor's rows and columns, by kind of tensor.
   constexpr double d = 32;
   const double attention = (12 + 24) * d * d * d + (4 + 8) * d * d * d;
   const double mlp = (64 + 32) * d * d * d + (16 + 128) * d * d * d;

@@ -317,8 +317,8 @@ struct JobSpec {
 };
 WEFT_SPEC_JSON(extern, JobSpec);
 
-/// What single fields cannot say: width divides by heads, warm-up shorter than training, name's
-/// alphabet, sequence length within the context. kInvalid names the fields.
+/// Checks what single fields cannot say: width divides by heads, warm-up shorter than training,
+/// name's alphabet, sequence length within the context. kInvalid names the fields.
 Status ValidateJob(const JobSpec& job);
 
 /// Validates a job that has the sizes of its model, be it imported: also what ValidateJob leaves
@@ -329,7 +329,7 @@ Status ValidateKnownSizes(const JobSpec& job);
 /// step) and to what a decay that is asked for leaves; whether it did.
 bool FitDefaultWarmup(JobSpec& job);
 
-/// What a head needs of the data, and the data of the model: part of ValidateJob, except for
+/// Checks what a head needs of the data, and the data of the model: part of ValidateJob, except for
 /// imported models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);
 

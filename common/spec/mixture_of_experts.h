@@ -15,7 +15,7 @@ Status CheckMixtureOfExperts(const JobSpec& job);
 /// Whether the fields of experts fit each other. kInvalid names them.
 Status CheckExperts(const ModelSpec& model);
 
-/// What trains otherwise than one may think, though it is possible; empty: nothing.
+/// Warns of what trains otherwise than one may think, though it is possible; empty: nothing does.
 std::string RouterWarning(const ModelSpec& model);
 
 /// Whether resources.expert_parallel divides the experts, the ranks and the batch of the job, with

@@ -471,7 +471,7 @@ inline int64_t ImagePatches(const ModelSpec& model) {
   return across * across;
 }
 
-/// With the default resolved, as the next two.
+/// Resolves the default, as do the next two.
 inline double DropoutOf(const ModelSpec& model) {
   return model.dropout.value_or(0);
 }

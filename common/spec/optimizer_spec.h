@@ -9,7 +9,7 @@
 
 namespace weft {
 
-/// What is different for some of the parameters.
+/// Settings that differ for some of the parameters.
 struct ParameterGroupSpec {
   std::vector<std::string> parameters;
   double learning_rate_scale = 1.0;

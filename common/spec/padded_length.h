@@ -11,7 +11,7 @@ inline bool PadsToTheLongest(const DataSpec& data) {
   return data.batching == "pad_dynamic" || data.batching == "pad_uniform";
 }
 
-/// Then: the length of the longest is rounded up to a multiple of this, in tokens, and at most the
+/// The length of the longest is then rounded up to a multiple of this, in tokens, and at most the
 /// sequence length. Keeps the number of different shapes small.
 inline constexpr int64_t kPaddedLengthMultiple = 8;
 

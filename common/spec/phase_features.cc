@@ -36,7 +36,7 @@ bool IsLearned(const PhaseSpec& phase) {
   return phase.growth.method == "ligo"sv;
 }
 
-/// Of a phase that grows at all.
+/// Whether the phase grows by a method other than stacking.
 bool GrowsWithoutStacking(const PhaseSpec& phase) {
   return phase.growth.method != "none"sv && phase.growth.method != "stack"sv;
 }

@@ -130,7 +130,7 @@ TEST(PhaseSearch, RefusesSizesOfImagesThatAreNoChoice) {
               HasSubstr("phases[0].search.image_sizes is given and search.steps is not"));
 }
 
-// Of 100 steps 40 have one of the choices, each as likely as the others.
+// 40 of 100 steps draw one of the choices, each as likely as the others.
 TEST(PhaseSearch, CountsTheMeanOfItsChoices) {
   const JobSpec job = ImageSearch();
   const JobSpec largest = JobOfPhase(job, 0);

@@ -480,7 +480,7 @@ Status SpreadImportedSizes(JobSpec& job) {
 Status CheckPhaseCompatibility(const JobSpec& job, size_t phase, const JobSpec& own) {
   JobSpec asked = own;
   asked.phases.clear();
-  // Of the phase before, only what growth changes: the rest of it is asked in its own turn.
+  // The phase before counts only by what growth changes: its other fields are checked on its turn.
   if (phase > 0) asked.phases.push_back(WithSizesOf(JobOfPhase(job, phase - 1).model, {}));
   asked.phases.push_back(WithSizesOf(own.model, job.phases[phase]));
   for (const Refusal& row : Refusals()) {

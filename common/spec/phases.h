@@ -35,7 +35,7 @@ struct MaskedGrowth {
   GrowthSpec growth;  ///< Of the phase itself.
 };
 
-/// That of the job of a phase (JobOfPhase); none for other jobs.
+/// The masked growth of the job of a phase (JobOfPhase); none for other jobs.
 std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job);
 /// Makes `job`, which is without phases, that of a phase with masks.
 void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job);

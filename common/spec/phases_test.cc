@@ -195,7 +195,7 @@ TEST(Phases, MayTrainAddedBlocksAlone) {
   job.phases.push_back(Phase(100));
   ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
   EXPECT_THAT(JobOfPhase(job, 0).model.freeze, IsEmpty());
-  // Of six blocks each second one is new.
+  // Every second one of six blocks is new.
   EXPECT_THAT(JobOfPhase(job, 1).model.freeze,
               ElementsAre("transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.*",
                           "transformer.h.2.*", "transformer.h.4.*", "transformer.ln_f.weight",

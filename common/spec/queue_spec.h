@@ -62,8 +62,8 @@ struct QueuesSpec {
   }
 };
 
-/// What single fields cannot say: names, parents that exist and do not go round, quotas within
-/// those of the parent and within the limit. kInvalid names the queue and the field.
+/// Checks what single fields cannot say: names, parents that exist and do not go round, quotas
+/// within those of the parent and within the limit. kInvalid names the queue and the field.
 Status ValidateQueues(const QueuesSpec& spec);
 
 /// Whether jobs may name the queue: it is the default one, or declared and has none below it.

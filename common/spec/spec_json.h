@@ -125,7 +125,8 @@ class Reader {
     return WrongType(TypeName<T>(), json, path);
   }
   Status WrongType(const std::string& wanted, const Json& json, const std::string& path);
-  /// What was wrong; an unknown name first: it is often the misspelt form of one reported missing.
+  /// Says what was wrong; an unknown name first: it is often the misspelt form of one reported
+  /// missing.
   Status Close(const ReadObject& object);
   Status Missing(const Field& field, const std::string& parent, const std::string& path);
   Status UnknownField(const std::string& key, const std::string& parent,

@@ -15,10 +15,10 @@ namespace weft {
 /// model.freeze or optimizer.groups names nothing.
 Status CheckTechniques(const JobSpec& job);
 
-/// What techniques do not combine with, in the order of their registry.
+/// The combinations that techniques refuse, in the order of their registry.
 std::vector<Refusal> TechniqueRefusals();
 
-/// What techniques add to the precisions among which train.precision auto chooses.
+/// The precisions that techniques add to those among which train.precision auto chooses.
 std::vector<std::string> TechniquePrecisions();
 
 /// Gives `job` this precision, and fields of others their defaults.

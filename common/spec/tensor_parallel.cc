@@ -60,7 +60,7 @@ Status CheckTensorParallel(const JobSpec& job, int64_t degree, bool sequence_par
   }
   const bool imported = !job.model.import_path.empty();
   if (!imported) WEFT_RETURN_IF_ERROR(CheckTensorParallel(job.model, degree, rows));
-  // Of each sequence, a rank's own chunks.
+  // A rank has its own chunks of each sequence.
   const int64_t ranks = degree * job.resources.context_parallel;
   if (!sequence_parallel) return OkStatus();
   if (PadsToTheLongest(job.data) && kPaddedLengthMultiple % ranks != 0) {

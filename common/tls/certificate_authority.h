@@ -55,7 +55,7 @@ class CertificateAuthority {
 
  private:
   std::string Path(const std::string& name) const;
-  /// Of those issued to the holder that have not ended.
+  /// Serial numbers of the certificates issued to the holder that have not ended.
   Result<std::set<std::string>> SerialsOf(const Holder& holder) const;
   /// Signs a list of these, and of what is on the list already.
   Status WriteRevoked(std::set<std::string> serials) const;

@@ -12,7 +12,7 @@ namespace {
 
 using grpc::StatusCode;
 
-/// Of one machine, before it has to wait: a guess at a token is as good as none.
+/// What one machine may do before it has to wait: a guess at a token is as good as none.
 constexpr double kFailuresPerSecond = 5;
 constexpr double kFailuresAtOnce = 50;
 constexpr double kRecordsPerSecond = 5;

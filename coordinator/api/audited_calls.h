@@ -27,7 +27,7 @@ class AuditedCalls {
   /// the call and asks for it once, or a new one.
   grpc::ServerUnaryReactor* ReactorOf(grpc::CallbackServerContext* context);
 
-  /// What was begun; null for a call that changes nothing.
+  /// The record that was begun; null for a call that changes nothing.
   std::shared_ptr<CallRecord> Of(grpc::ServerUnaryReactor* reactor);
 
   /// Ends the call with this status, recorded as its result.

@@ -8,7 +8,7 @@ namespace weft::coordinator {
 
 // Between the records of the coordinator and the messages of the wire.
 
-/// As lists have it: without spec, attempts and summary.
+/// The message of a list's entry, without spec, attempts and summary.
 v1::Job ToMessage(const JobSummary& job);
 v1::Job ToMessage(const JobView& view);
 v1::Worker ToMessage(const WorkerView& view);

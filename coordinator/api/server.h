@@ -24,7 +24,7 @@ struct ServerLimits {
   int streams_per_connection = 256;             ///< Further calls on it wait.
   int message_bytes = 4 << 20;                  ///< Larger ones are RESOURCE_EXHAUSTED.
   size_t memory_bytes = size_t{256} << 20;      ///< Buffers of all connections together.
-  /// With TLS: a connection is made anew after this, and with it its certificates are checked.
+  /// A TLS connection is made anew after this, and with it its certificates are checked.
   std::chrono::milliseconds connection_age{1'800'000};
   std::chrono::milliseconds age_grace{300'000};  ///< For the calls of one that is too old.
 };

@@ -10,7 +10,7 @@ namespace weft::coordinator {
 /// weft.v1.WorkerService: one Attach stream per worker, as a WorkerLink of the Service.
 class WorkerApi : public v1::WorkerService::CallbackService {
  public:
-  /// With `tls` a worker attaches as the one that its certificate names, and as no other.
+  /// A worker attaches, with `tls`, as the one that its certificate names, and as no other.
   WorkerApi(coordinator::Service& service, Metrics& metrics, AuditedCalls& calls,
             Admission& admission, bool tls)
       : service_(service), metrics_(metrics), calls_(calls), admission_(admission), tls_(tls) {}

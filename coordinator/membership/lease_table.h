@@ -34,7 +34,7 @@ class LeaseTable {
   /// Grants or renews: the lease runs anew from now.
   void Renew(const std::string& worker_id);
 
-  /// As if it had never had one.
+  /// Treats the worker as if it had never had a lease.
   void Forget(const std::string& worker_id);
 
   /// Leases that ran out since the last call, each phase once, in order of time.

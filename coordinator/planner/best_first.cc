@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Of what RankShare depends on, what differs between meshes and choices of a job.
+/// What RankShare depends on of all that differs between meshes and choices of a job.
 auto ShareKey(const JobSpec& choice, const MeshChoice& mesh, bool sequence_parallel) {
   return std::tuple(std::string_view(choice.train.precision),
                     std::string_view(choice.resources.offload_optimizer),
@@ -30,7 +30,7 @@ using Sharings = std::span<const SharingChoice>;
 /// Meshes of a family that have candidates with this many ranks.
 struct FamilyMeshes {
   int64_t count = 0;
-  /// Of them, one whose ranks have whole parameters and gradients.
+  /// A mesh among them whose ranks have whole parameters and gradients.
   struct Whole {
     int64_t shard_ranks;  ///< Of the optimizer's state.
     const SharingChoice* sharing;
@@ -54,7 +54,7 @@ FamilyMeshes FamilyMeshesOf(JobSpec& job, Sharings sharings, const MeshOptions& 
   return meshes;
 }
 
-/// Of each choice the candidates of one mesh that has them.
+/// Counts, for each choice, the candidates of one mesh that has them.
 std::vector<int64_t> CandidatesOf(const JobSpec& mesh, const std::vector<RankChoice>& choices) {
   std::vector<int64_t> counts;
   for (const RankChoice& choice : choices) {
@@ -65,8 +65,8 @@ std::vector<int64_t> CandidatesOf(const JobSpec& mesh, const std::vector<RankCho
   return counts;
 }
 
-/// Of whole numbers from 1 to `most` the largest for which `holds`, which holds for none above one
-/// for which it does not; 0: none.
+/// The largest whole number from 1 to `most` for which `holds`, which holds for none above one for
+/// which it does not; 0: none.
 template <class Holds>
 int64_t LargestThat(int64_t most, const Holds& holds) {
   int64_t good = 0;
@@ -331,7 +331,7 @@ std::vector<std::unique_ptr<MeshGroup>> BestFirst::GroupsOf(size_t f) const {
 }
 
 std::vector<Judged> BestFirst::Run() {
-  // Of each what is nearly as fast, so that the limit is soon known.
+  // Opens all that may be nearly as fast as the least, so that the limit is soon known.
   constexpr double kAhead = 1.1;
   while (!stop_.stop_requested()) {
     const double unopened = opened_ < unopened_.size() ? unopened_[opened_].first : kInfinity;
@@ -392,7 +392,7 @@ void BestFirst::Open(double limit) {
 
 bool BestFirst::TakeWaiting(double most) {
   constexpr size_t kMeshesOfGroup = 2;  // with room, of many
-  // Of very many meshes few are asked for again: they would fill the memory.
+  // Few of very many meshes are asked for again: they would fill the memory.
   constexpr size_t kMostMeshes = 4096;
   if (meshes_.size() > kMostMeshes) meshes_.clear();
   const auto at_once = 64 * static_cast<size_t>(threads_.threads());

@@ -48,25 +48,25 @@ class BestFirst {
   BestFirst(const JobSet& jobs, const ClusterProfile& cluster, size_t wanted, int threads,
             std::stop_token stop = {});
 
-  /// To be called once: what was looked at, in that order.
+  /// Returns what was looked at, in that order. To be called once.
   std::vector<Judged> Run();
 
   /// Whether there are any for some of the jobs.
   bool has_workers() const;
-  /// Those of the job of that number; none where none is fit for its precision.
+  /// The workers of the job of that number; none where none is fit for its precision.
   const std::shared_ptr<const WorkerGroups>& Workers(size_t mesh) const {
     return PoolAt(mesh).workers;
   }
-  /// Theirs, where it is not the one given.
+  /// Their cluster, where it is not the one given.
   const std::shared_ptr<const ClusterProfile>& Cluster(size_t mesh) const {
     return PoolAt(mesh).cluster;
   }
   /// Candidates of all jobs, looked at or not.
   int64_t considered() const { return considered_; }
-  /// Of them, those for which no worker has room, whatever they recompute. Where no others are left
-  /// to be reported, some of them are looked at.
+  /// Those among them for which no worker has room, whatever they recompute. Where no others are
+  /// left to be reported, some of them are looked at.
   int64_t without_room() const { return without_room_; }
-  /// Of a mesh that has workers. Not for several threads at once, nor during Run.
+  /// Opens a mesh that has workers. Not for several threads at once, nor during Run.
   MeshSearch& Opened(size_t mesh);
   /// visit(mesh, candidate) for each job with a candidate, and one of them, for whose ranks, which
   /// it asks for, workers have no cores.
@@ -86,7 +86,7 @@ class BestFirst {
     const RankChoice* choice = nullptr;
     bool operator<(const LargeChoice& other) const;  ///< Sooner looked at.
   };
-  /// Of meshes that have not been looked at.
+  /// What is known of meshes that have not been looked at.
   struct FamilyState {
     const Pool* pool = nullptr;
     const MeshOptions::Cut* cut = nullptr;
@@ -124,7 +124,7 @@ class BestFirst {
                      bool on_devices);
   const Pool& PoolAt(size_t mesh) const { return *families_[jobs_.FamilyOf(mesh)].pool; }
   void MakeShares();
-  /// For MeshOptions::Of.
+  /// The resources that MeshOptions::Of takes.
   const ResourceSpec* AskedFor(size_t mesh) const {
     return mesh == 0 ? nullptr : &first_.resources;
   }
@@ -141,9 +141,9 @@ class BestFirst {
   /// at a time.
   void Open(double limit);
   void JudgeUpTo(double least_seconds);
-  /// Of those waiting up to `most` seconds some: adds those whose bounds are all that is known
-  /// before they are looked at to judged_, and has the others wait by bounds of their meshes. False
-  /// where none is left.
+  /// Takes some of those that wait, up to `most` seconds: adds those whose bounds are all that is
+  /// known before they are looked at to judged_, and has the others wait by bounds of their meshes.
+  /// False where none is left.
   bool TakeWaiting(double most);
   void Judge(size_t first, double limit);
   /// Some of those without room, until `wanted` infeasible ones are known.

@@ -23,7 +23,7 @@ struct ChainName {
   std::vector<ChainStage> stages;
   int64_t bytes = 0;  ///< At most, in this many equal steps.
   int64_t slots = 1;
-  /// Of an OffloadingChain; none: of an OptimalChain.
+  /// The link of an OffloadingChain; none: it is an OptimalChain.
   std::optional<double> link_seconds_per_byte = {};
 
   bool operator==(const ChainName&) const = default;
@@ -36,7 +36,7 @@ class CachedChain {
       : name_(std::move(name)), stop_(std::move(stop)) {}
 
   const ChainName& name() const { return name_; }
-  /// That of the chain within `bytes`; none when they are too few, or it was asked to stop.
+  /// The schedule of the chain within `bytes`; none when they are too few, or it was asked to stop.
   std::optional<RematPlan> Schedule(int64_t bytes);
 
  private:

@@ -33,11 +33,11 @@ struct CostedPlan {
   bool lacks_cores = false;          ///< There are no cores or GPUs for its ranks.
   std::string infeasible_reason;     ///< Why it cannot run; empty when it can.
 
-  /// Of the memory, what ranks have their places by: that of GPUs, or of workers.
+  /// The part of the memory by which ranks are placed: that of GPUs, or of workers.
   int64_t PlacedBytes() const {
     return on_devices && device_bytes > 0 ? device_bytes : TotalBytes(memory);
   }
-  /// Of a rank on a GPU, what it has of its worker's memory.
+  /// What a rank on a GPU has of its worker's memory.
   int64_t HostBytes() const { return TotalBytes(memory) - PlacedBytes(); }
 
   /// The number of data-parallel ranks.

@@ -14,9 +14,9 @@
 namespace weft::planner {
 namespace {
 
-// Of what a copy within the device's memory reaches, what other kernels do.
+// The share of a copy's rate within the device's memory that other kernels reach.
 constexpr double kKernelShareOfCopy = 0.9;
-// Of the f32 rate, what attention in f32 reaches, which runs on no tensor cores.
+// The share of the f32 rate that attention in f32 reaches, which runs on no tensor cores.
 constexpr double kPlainAttentionShare = 0.3;
 
 const AcceleratorSpec& Known(std::string_view name) {
@@ -78,7 +78,7 @@ double HostLinkOf(const DeviceSpec& device) {
   if (device.upload_bytes_per_second > 0 && device.download_bytes_per_second > 0) {
     return std::min(device.upload_bytes_per_second, device.download_bytes_per_second);
   }
-  // Of PCI Express 3.0 a lane carries 8 GT/s in 128 of 130 bits, each generation twice as much.
+  // A lane of PCI Express 3.0 carries 8 GT/s in 128 of 130 bits, each generation twice as much.
   constexpr double kLane = 8e9 / 8 * 128 / 130;
   constexpr double kShare = 0.8;
   const auto generation =

@@ -49,7 +49,8 @@ class DeviceModel {
   /// `more_latency_seconds` longer than the stack says.
   double AllReduceSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                           double bytes, double more_latency_seconds = 0) const;
-  /// For what a rank has for all of `ranks`, itself among them; `on_machine` are on its machine.
+  /// Seconds for what a rank has for all of `ranks`, itself among them; `on_machine` are on its
+  /// machine.
   double AllToAllSeconds(int64_t ranks, int64_t on_machine, double network_bytes_per_second,
                          double bytes, double more_latency_seconds = 0) const;
 

@@ -228,7 +228,7 @@ TEST(PlanJob, PricesFp8AsFp8AndRefusesItWhereItIsNot) {
   const double in_bf16 = PlannedSeconds(experts, h100);
   experts.train.precision = "fp8";
   EXPECT_NEAR(in_bf16 / PlannedSeconds(experts, h100), gain, 0.2);
-  // Of a small model the casts take what the products save.
+  // The casts of a small model take what the products save.
   JobSpec small = Llama("bf16");
   small.model.width = 512;
   small.model.heads = 8;

@@ -16,7 +16,7 @@ class DeviceRates final : public StepRates {
   DeviceRates(const WorkerProfile& worker, const DeviceSpec& device, DType products);
 
   using StepRates::GemmFlopsPerSecond;
-  /// By the time of the product on the device; `threads` do not matter.
+  /// Takes the time of the product on the device; `threads` do not matter.
   double GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,
                             int64_t threads) const override;
   double AttentionFlopsPerSecond(int64_t threads) const override;
@@ -64,7 +64,7 @@ class DeviceRates final : public StepRates {
   std::string Source() const override { return model_.Source(); }
 
  private:
-  /// To GPUs of other workers, at that place.
+  /// The rate to GPUs of other workers, at that place.
   double NetworkBytesPerSecond(const RankPlace& place) const;
   /// How much longer messages of the group take for racks between its ranks.
   double GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const;

@@ -102,7 +102,7 @@ TEST(DeviceUnitSets, DistinguishBlocksWithOtherTrainedParts) {
   ModelSpec model = Job(5).model;
   model.freeze = {"*wte*", "*wpe*", "*.h.0.*", "*.h.2.attn.*", "*.h.4.attn.*"};
   const std::vector<Units> sets = DeviceUnitSets(model);
-  // Of units 2 and 4 the first ones, of 3 and 5 likewise, and the head.
+  // Each set has none, one or both of units 2 and 4, in order, likewise of 3 and 5, maybe the head.
   EXPECT_EQ(sets.size(), 3u * 3u * 2u - 1);
   EXPECT_THAT(sets, testing::Contains(ElementsAre(2, 3, 4)));
   EXPECT_THAT(sets, testing::Each(testing::Not(testing::Contains(1))))

@@ -49,12 +49,12 @@ struct Exchange {
   RankPlace place = inputs.place();
   DataGroups groups = DataGroups(inputs);
 
-  /// Of collectives that take `seconds`, what products that take `multiplying` do not hide: at
-  /// least one part of `parts`, which has nothing to overlap with.
+  /// What products that take `multiplying` do not hide of collectives that take `seconds`: at least
+  /// one part of `parts`, which has nothing to overlap with.
   double Exposed(double seconds, double multiplying, double parts) const {
     return std::max(seconds - rates.HiddenSeconds(place, seconds, multiplying), seconds / parts);
   }
-  /// Of an exchange that takes `seconds` between ranks, where the host keeps `bytes` of it.
+  /// Seconds of an exchange that takes `seconds` between ranks, where the host keeps `bytes` of it.
   double Staged(double seconds, double bytes) const {
     return inputs.offloads_optimizer ? rates.StagedSeconds(seconds, bytes) : seconds;
   }

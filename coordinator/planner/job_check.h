@@ -13,8 +13,8 @@ namespace weft::planner {
 /// is asked for passes it; of its choices maybe none does.
 using JobCheck = std::function<Status(const JobSpec& job)>;
 
-/// That of the PlannedJobOfPhase of phase `phase` of `job`, which outlives it: ValidateJob, and
-/// what the rows of refusals say of the phase.
+/// The check of the PlannedJobOfPhase of phase `phase` of `job`, which outlives it: ValidateJob,
+/// and what the rows of refusals say of the phase.
 inline JobCheck CheckOfPhase(const JobSpec& job, size_t phase) {
   if (job.phases.empty()) return ValidateJob;
   return [&job, phase](const JobSpec& planned) -> Status {

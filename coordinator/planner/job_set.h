@@ -16,7 +16,7 @@ namespace weft::planner {
 class JobSet {
  public:
   JobSet() = default;
-  /// Of one job.
+  /// Holds one job.
   explicit JobSet(JobSpec job) { Add(std::move(job)); }
 
   /// `choice` as it is.

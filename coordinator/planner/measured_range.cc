@@ -40,8 +40,8 @@ void Add(Sizes& sizes, int64_t m, int64_t n, int64_t k) {
   sizes[2].Add(k);
 }
 
-/// Of the products with weights that the measured rates are of. `in_format`: these are of operands
-/// in a format, and adapters' products are dense.
+/// Sizes of the products with weights that the measured rates are of. `in_format`: these have
+/// operands in a format, and adapters' products are dense.
 Sizes ProductsOf(const JobSpec& job, const CostedPlan& costed, bool in_format) {
   const int64_t length = SequenceLength(job) / costed.context;
   const std::vector<Gemm> products =

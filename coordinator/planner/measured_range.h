@@ -8,8 +8,8 @@
 
 namespace weft::planner {
 
-/// In what the predicted time of `costed`, one that fits, extrapolates from the measurements of the
-/// workers that it runs on, each quantity once: sizes of its products, at least a hundredth of
+/// Lists where the predicted time of `costed`, one that fits, extrapolates from the measurements of
+/// the workers that it runs on, each quantity once: sizes of its products, at least a hundredth of
 /// their work, that are more than twice or less than half of any measured; threads of a rank;
 /// precision; links between GPUs and between machines.
 std::vector<Extrapolation> OutsideMeasured(const JobSpec& job, const SearchResult& result,

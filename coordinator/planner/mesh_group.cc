@@ -36,7 +36,7 @@ StepInputs::DeviceUpdatedUnits DeviceUpdatedUnitsOf(const std::vector<int64_t>& 
   const auto is_kept = [&](int64_t unit) {
     return std::binary_search(kept.begin(), kept.end(), unit);
   };
-  // Of what is not trained nothing goes over the link.
+  // What is not trained does not go over the link.
   const auto goes = [&](int64_t unit) {
     return !is_kept(unit) && units[static_cast<size_t>(unit)].trained > 0;
   };

@@ -32,7 +32,7 @@ void SetFiles(const ResourceSpec& resources, StepInputs& inputs);
 double LeastSecondsOf(const JobSpec& mesh, const RankShare& share, const CutFloor& floor,
                       const RankChoice& choice, int64_t micro_batch);
 
-/// Of a pipeline, the schedule of its micro-batches.
+/// The schedule of the micro-batches of a pipeline.
 ScheduleName ScheduleOf(const JobSpec& mesh, const Candidate& candidate);
 
 /// Whether gradients of inputs go on to the stage before without waiting for those of weights.
@@ -75,8 +75,8 @@ class MeshGroup {
   /// LeastSecondsOf those that Take has not given yet.
   double left() const { return left_; }
 
-  /// Of the meshes that have it, and room for what its ranks keep, each with a bound of its own.
-  /// From several threads.
+  /// The meshes that have it, and room for what its ranks keep, each with a bound of its own. From
+  /// several threads.
   std::vector<OfMesh> OfMeshes(const Candidate& candidate) const;
 
  private:
@@ -99,7 +99,8 @@ class MeshGroup {
   StepInputs plain_;  ///< Without what data- and context-parallel ranks send.
   double taken_;      ///< All up to here was given.
   double left_;
-  /// Of a pipeline on GPUs of one kind: threads, micro-batch, ranks of a worker, least passes.
+  /// Floors of a pipeline on GPUs of one kind, by threads, micro-batch, ranks of a worker, least
+  /// passes.
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, PipelineFloor> floors_;
 };
 

@@ -106,7 +106,7 @@ std::vector<int64_t> MeshOptions::Ranks(const JobSpec& mesh, int64_t threads) co
     const bool wanted =
         ranks >= resources.min_ranks && (resources.max_ranks == 0 || ranks <= resources.max_ranks);
     if (!wanted || !whole || !Divides(resources, data)) continue;
-    // Of what a technique gives a part to each rank there may be less.
+    // A technique that gives a part to each rank may have fewer parts than ranks.
     planned.resources.ranks = ranks;
     if (CheckTechniques(planned).ok()) choices.push_back(ranks);
   }

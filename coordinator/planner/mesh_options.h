@@ -25,7 +25,7 @@ struct Candidate {
   int64_t number = 0;        ///< Of those of its mesh.
 };
 
-/// Of a mesh, candidates with as many ranks of as many threads: each spread with each micro-batch.
+/// Candidates of a mesh with as many ranks of as many threads: each spread with each micro-batch.
 struct RankChoice {
   int64_t threads = 1;
   int64_t ranks = 1;
@@ -38,7 +38,7 @@ inline int64_t ReplicaRanks(const ResourceSpec& resources) {
   return resources.tensor_parallel * resources.pipeline_parallel * resources.context_parallel;
 }
 
-/// Of `ranks`, those that sum their gradients.
+/// The number of `ranks` that sum their gradients with each other.
 inline int64_t GradientRanks(const ResourceSpec& resources, int64_t ranks) {
   return ranks / (resources.tensor_parallel * resources.pipeline_parallel);
 }
@@ -52,23 +52,24 @@ inline int64_t PassesOf(const JobSpec& mesh, int64_t ranks, int64_t micro_batch)
 /// all.
 class MeshOptions {
  public:
-  /// For meshes of `choices`, at least one, which are those of a job with one precision. `workers`
-  /// outlive it.
+  /// Takes meshes of `choices`, at least one, which are those of a job with one precision.
+  /// `workers` outlive it.
   MeshOptions(const std::vector<const JobSpec*>& choices, const WorkerGroups& workers);
-  /// Before it is asked about that mesh, or one with as many ranks in a replica and stages.
+  /// Adds a mesh before it is asked about it, or one with as many ranks in a replica and stages.
   void Add(const JobSpec& mesh);
 
   const std::set<int64_t>& threads() const { return threads_; }
-  /// Of any number of ranks.
+  /// Micro-batches of any number of ranks.
   const std::set<int64_t>& micro_batches() const { return all_micro_batches_; }
 
-  /// Those of all meshes with as many ranks in a replica; `mesh` has those for which Has() says so.
-  /// They live as long as this.
+  /// The choices of all meshes with as many ranks in a replica; `mesh` has those for which Has()
+  /// says so. They live as long as this.
   const std::vector<RankChoice>& OfReplica(const JobSpec& mesh) const {
     return choices_.at(ReplicaRanks(mesh.resources));
   }
-  /// With `asked`, another mesh of the job, plans that this one has in common with that of fewer
-  /// things shared are left to it: what one rank shares with nobody, and a group of all ranks.
+  /// Whether the mesh has candidates of this many ranks. `asked` is another mesh of the job: a plan
+  /// that both have is left to the one that shares fewer things, where one rank shares with nobody,
+  /// or a group has all ranks.
   bool Has(const ResourceSpec& mesh, const ResourceSpec* asked, int64_t ranks) const;
 
   /// CutModel of `mesh`, and what follows from it.
@@ -103,7 +104,7 @@ class MeshOptions {
   std::set<int64_t> all_micro_batches_;
   std::map<int64_t, std::vector<int64_t>> blocks_;   ///< By stages.
   std::map<std::pair<int64_t, int64_t>, Cut> cuts_;  ///< By ranks of a pipeline, chunks.
-  /// By ranks of a replica: whatever else a mesh shares.
+  /// The choices by ranks of a replica: whatever else a mesh shares.
   std::map<int64_t, std::vector<RankChoice>> choices_;
 };
 

@@ -72,7 +72,7 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
     memory_.open_gradients = kept.empty() ? share.OpenGradients() : share.OpenGradientsBut(kept);
   }
   if (!kept.empty()) memory_.kept = share.Kept(kept);
-  // Of ranks that have whole parameters it depends on nothing else.
+  // Where ranks have whole parameters, the bytes over the link depend on nothing else.
   SetLinkBytes(memory_, step_);
 }
 

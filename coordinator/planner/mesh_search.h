@@ -40,10 +40,10 @@ class MeshSearch {
   MeshSearch(const JobSpec& job, const WorkerGroups& workers, const RankShare& share,
              ScheduleCache& cache, std::vector<int64_t> cut);
 
-  /// With the cheapest recomputation that fits. The cache has the schedule of a pipeline. Where
-  /// none fits, with one that needs least and without a time; false. Above `bound.limit` it need
-  /// not fit, and the time may be less than it is. From several threads, while the cache does not
-  /// change.
+  /// Judges with the cheapest recomputation that fits. The cache has the schedule of a pipeline.
+  /// Where none fits, takes one that needs least, without a time; false. Above `bound.limit` it
+  /// need not fit, and the time may be less than it is. From several threads, while the cache does
+  /// not change.
   bool Judge(const Candidate& candidate, StepBound& bound, CostedPlan& costed) const;
 
   /// Fills in the time of a plan that says what it recomputes and how it is cut, with this many
@@ -51,31 +51,31 @@ class MeshSearch {
   /// schedule. Not for several threads at once.
   bool Time(const std::vector<std::pair<size_t, int64_t>>& placements, CostedPlan& costed);
 
-  /// Of a candidate for which the workers have no cores, with this reason.
+  /// The plan of a candidate for which the workers have no cores, with this reason.
   CostedPlan FewCores(const Candidate& candidate);
 
  private:
   CostedPlan CostedPlanOf(const Candidate& candidate) const;
-  /// Of a pipeline, else none.
+  /// The schedule of a pipeline, else none.
   std::optional<ScheduleName> NameOf(const CostedPlan& costed) const;
-  /// From the cache; null without a pipeline.
+  /// The schedule in the cache; null without a pipeline.
   const CachedSchedule* Held(const CostedPlan& costed) const;
   /// The same, made where it is not there.
   const CachedSchedule* MakeHeld(const CostedPlan& costed);
-  /// Of a pipeline: the machines of each of its ranks.
+  /// The machines of each rank of a pipeline.
   std::vector<std::vector<PipelinePlace>> PlacesOf(
       const CostedPlan& costed, const std::vector<std::pair<size_t, int64_t>>& placements) const;
   /// Kinds of the workers that have ranks of the plan, and how many.
   std::vector<std::pair<size_t, int64_t>> Placements(const CostedPlan& costed) const;
-  /// Of a pipeline whose ranks are not all on machines of one kind.
+  /// Judges a pipeline whose ranks are not all on machines of one kind.
   bool JudgeMixed(CostedPlan& costed) const;
-  /// Of a plan that says how it is cut.
+  /// Judges a plan that says how it is cut.
   bool JudgeCut(const CachedSchedule* held, StepBound& bound, CostedPlan& costed) const;
 
   /// What the steps of a plan depend on, except what it recomputes, which activations go over
   /// the link, and what the stages of a pipeline have.
   StepInputs StepOf(const CostedPlan& costed, const MemoryInputs& memory) const;
-  /// Of weights, what goes over the link.
+  /// Sets the bytes of weights that go over the link.
   void SetLinkBytes(const MemoryInputs& memory, StepInputs& inputs) const;
   /// The same steps, without a pipeline, on the slowest of these places; in rounds by time the mean
   /// of the steps that ranks make on them, each at its own speed.
@@ -87,17 +87,17 @@ class MeshSearch {
                             const std::vector<std::pair<size_t, int64_t>>& placements) const;
   void SetCostedPlan(const CostedPlan& costed, MemoryInputs& inputs) const;
   void SetCostedPlan(const CostedPlan& costed, StepInputs& inputs) const;
-  /// Of a pipeline, else none. `held` outlives it, as does the plan.
+  /// The memory of a pipeline, else none. `held` outlives it, as does the plan.
   std::optional<PipelineMemory> MemoryOf(const CostedPlan& costed,
                                          const CachedSchedule* held) const;
   /// The plan's memory, of all its ranks.
   void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                  CostedPlan& costed) const;
-  /// Of it on the device, without offload.
+  /// Bytes of `memory` on the device without offload.
   int64_t BytesWithoutTiers(const MemoryBreakdown& memory) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                       const MemoryBreakdown& memory) const;
-  /// Within the job's own limits,
+  /// Whether it is within the job's own limits,
   bool WithinLimits(const CostedPlan& costed) const;
   /// and the workers'.
   bool Fits(const CostedPlan& costed) const;
@@ -108,7 +108,7 @@ class MeshSearch {
   std::optional<RematChoice> ScheduleStages(const CostedPlan& costed, MemoryInputs inputs,
                                             const CachedSchedule& held,
                                             PipelineMemory& pipeline) const;
-  /// On the worker that is looked at first.
+  /// Costs on the worker that is looked at first.
   RematCosts CostsOfRemat(const CostedPlan& costed) const;
 
   const PassCost& Pass(size_t kind, const CostedPlan& costed) const {

@@ -88,7 +88,7 @@ class Meshes {
     return WantsDevices(mesh, cluster_) == on_devices_ && check_(mesh).ok();
   }
 
-  /// Of some kind of parallelism, whether degrees go alone: those that do not, do not with others.
+  /// Whether degrees of one kind of parallelism go alone: those that do not, do not with others.
   struct Alone {
     int64_t ResourceSpec::*field;
     std::map<int64_t, bool> known = {};
@@ -146,8 +146,8 @@ class Meshes {
     }
   }
 
-  /// Of those that go with its grid, those that go with parts of its sequences, whatever else it
-  /// shares; all where none does.
+  /// The choices of sequence parallelism, of those that go with its grid, that go with parts of its
+  /// sequences, whatever else it shares; all where none does.
   std::vector<bool> SequencesOf(JobSpec mesh, const std::vector<bool>& of_grid) const {
     mesh.resources.ranks = 0;
     mesh.resources.pipeline_parallel = mesh.resources.pipeline_chunks = 1;
@@ -164,7 +164,7 @@ class Meshes {
     const int64_t others = job.resources.tensor_parallel * job.resources.context_parallel;
     const int64_t asked = asked_.pipeline_parallel;
     JobSpec mesh = job;
-    // Of any number of ranks all pipelines with a block for each stage go where one does, by
+    // With any number of ranks, all pipelines with a block for each stage go where one does, by
     // schedule.
     std::map<std::tuple<bool, std::string, bool>, bool> known;
     const auto runs = [&](const ResourceSpec& own) {
@@ -184,7 +184,7 @@ class Meshes {
         mesh.resources.pipeline_schedule = schedule;
         mesh.resources.pipeline_chunks = chunks;
         mesh.resources.sequence_parallel = sequences_.front();
-        // Of ranks that are alike any number up to the blocks has a cut (CutModel).
+        // Any number of like ranks up to the number of blocks has a cut (CutModel).
         if (degree * chunks > job.model.layers || !runs(mesh.resources)) continue;
         AddFamily(mesh, most_ / (job.resources.tensor_parallel * degree));
       }

@@ -25,7 +25,7 @@ struct MeshChoice {
   std::string context_method;
   std::string pipeline_schedule;
 
-  /// That of a job.
+  /// Takes the choice of a job.
   explicit MeshChoice(const ResourceSpec& resources);
   /// Makes it that of a job.
   void Put(ResourceSpec& resources) const;

@@ -112,7 +112,7 @@ TEST(MeshesOf, HasEachThatTheJobAllowsOnceAndTheJobFirst) {
   }
 }
 
-/// Of jobs that leave the number of ranks open, or ask for one.
+/// Jobs leave the number of ranks open, or ask for one.
 class RanksOfMeshes : public testing::TestWithParam<int64_t> {};
 
 TEST_P(RanksOfMeshes, HaveEveryJobThatMayRun) {
@@ -373,7 +373,7 @@ class RandomCases {
   }
 
   PhiloxStream random_;
-  // Of their own: jobs and machines are the same without runs and networks.
+  // These streams are separate: jobs and machines are the same without runs and networks.
   PhiloxStream shapes_;
   PhiloxStream networks_;
   const bool with_networks_;
@@ -482,7 +482,7 @@ TEST_P(AnyMesh, HasNoShorterStepThanItsBounds) {
       near += judged.candidate.least_seconds > 0.9 * seconds ? 1 : 0;
     }
   }
-  // Of what is known before a schedule is played through, most is its time.
+  // Most of the time is known before a schedule is played through.
   EXPECT_GT(pipelines, 500);
   EXPECT_GT(near, pipelines / 2);
 }

@@ -6,8 +6,8 @@
 
 namespace weft::planner {
 
-/// What model-parallel ranks send in the passes of a step. Nothing overlaps with it, except with
-/// the messages of a ring attention.
+/// These model what model-parallel ranks send in the passes of a step. Nothing overlaps with it,
+/// except with the messages of a ring attention.
 
 /// Seconds of what tensor-parallel ranks exchange (TensorTraffic) in a pass and, in the mean over
 /// the steps, in the second pass of its micro-batch.

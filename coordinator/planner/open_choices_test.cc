@@ -71,7 +71,7 @@ std::vector<JobSpec> EachByItself(const JobSpec& job) {
           const bool nothing = ToJson(own.resources).dump().find("host\"") == std::string::npos &&
                                optimizer == std::string("none");
           if (nothing) own.resources.host_link_bytes_per_second = 0;
-          // Of parts each by itself, too; without any it is that of the host.
+          // Takes each set of units by itself, too; without any it is the choice of the host.
           const bool part = optimizer == std::string("part") || parameters == std::string("part");
           for (const JobSpec& each : WithUnits({own})) {
             const ResourceSpec& resources = each.resources;
@@ -132,7 +132,7 @@ TEST_P(OpenOffload, IsTheFastestOfAllWays) {
   RandomCases cases;
   std::map<std::string, int> chosen;
   int fit = 0;
-  // Of all meshes there are many more plans to a trial.
+  // Trials of all meshes have many more plans.
   const int trials = any_mesh ? 15 : 45;
   for (int trial = 0; trial < trials; ++trial) {
     const JobSpec job = cases.NextJob();
@@ -307,7 +307,7 @@ TEST(OpenChoices, OfPrecisionAreTheFastestThatTheDeviceHas) {
   machine.device = "cuda";
   machine.devices = {Gpu(0, "8.0")};
   EXPECT_EQ(BestOf(job, machine).precision, fastest({"fp32", "bf16", "fp16"}));
-  // Of two GPUs one has fp8.
+  // One of two GPUs has fp8.
   machine.devices.push_back(Gpu(1, "9.0"));
   const std::string best = fastest({"fp32", "bf16", "fp16", "fp8"});
   const Plan plan = BestOf(job, machine);

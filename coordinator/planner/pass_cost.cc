@@ -259,7 +259,7 @@ PassCost CostOfPass(const ModelShape& shape, int64_t micro_batch, int64_t sequen
     cost.memory_bytes += second->share * own.memory_bytes;
   }
   if (std::optional<ModelShape> added = AddedNetworkShape(train)) {
-    // Of the logits a rank computes its part.
+    // A rank computes its part of the logits.
     const int64_t columns = shape.TensorColumns();
     added->spec.vocab_size = (added->spec.vocab_size + columns - 1) / columns;
     const PassCost whole = CostOfPass(*added, micro_batch, sequence_length, precision, 0, 0, rates,

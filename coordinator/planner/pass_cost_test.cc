@@ -57,7 +57,7 @@ TEST(CostOfPass, HasWhatMasksAddByTheirInterval) {
   EXPECT_EQ(once.step_product_seconds, 0);
   EXPECT_EQ(measured.step_product_seconds, seldom.step_product_seconds);
   EXPECT_EQ(measured.packing_seconds, 0);
-  // Of products that nobody has measured nothing is known.
+  // Nothing is known of products that nobody has measured.
   const PassCost unknown = SparsePass(Worker("w", 2, kGiB), {.method = "masked_decay"});
   EXPECT_EQ(unknown.packing_seconds + unknown.step_product_seconds, 0);
   EXPECT_EQ(unknown.gemm_seconds, dense.gemm_seconds);
@@ -91,8 +91,9 @@ TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {
   const PassCost plain = cost("none"), scored = cost("dpo");
   EXPECT_NEAR(scored.gemm_seconds, 2 * plain.gemm_seconds - plain.backward_gemm_seconds, 1e-12);
   EXPECT_EQ(scored.backward_gemm_seconds, plain.backward_gemm_seconds);
-  // Of 12 blocks 8 elements of the stream and 5 of the MLP's width, the last norm and the loss 4 of
-  // the stream, the embedding one and 3 in f32, the classifier one pass over the logits.
+  // Each of 12 blocks passes over 8 elements of the stream and 5 of the MLP's width, the last norm
+  // and the loss over 4 of the stream, the embedding over one and 3 in f32, the classifier once
+  // over the logits.
   const double forward = 256 * (12 * (8 * 768 + 2 * 3072) * 2 + 5 * 768 * 2 + 3 * 4 * 768) +
                          256 * static_cast<double>(shape.PaddedClasses()) * 2;
   EXPECT_NEAR(scored.memory_bytes - plain.memory_bytes, forward, 1);

@@ -18,7 +18,7 @@ double ComputeSeconds(const TimeBreakdown& time) {
          time.overhead_seconds;
 }
 
-/// Of a rank, what comes after its passes.
+/// What comes after the passes of a rank.
 double SecondsAfterPasses(const TimeBreakdown& time) {
   return time.optimizer_seconds + time.exposed_communication_seconds;
 }
@@ -45,7 +45,7 @@ void Add(const TimeBreakdown& part, double times, TimeBreakdown& sum) {
   sum.exposed_communication_seconds += part.exposed_communication_seconds;
 }
 
-// Of a pass through all its stages.
+// Seconds of a pass through all stages of a rank.
 double SecondsOfRank(const std::vector<StageCost>& stages, size_t rank, size_t ranks) {
   double seconds = 0;
   for (size_t stage = rank; stage < stages.size(); stage += ranks) {
@@ -59,7 +59,7 @@ int64_t PartOf(int64_t bytes, int64_t numbers, int64_t all_numbers) {
                               static_cast<double>(std::max<int64_t>(all_numbers, 1)));
 }
 
-/// Of `sum` what grows with the blocks and ends of a stage.
+/// Adds to `sum` what grows with the blocks and ends of a stage.
 void AddPass(const PassCost& part, double times, PassCost& sum) {
   sum.gemm_seconds += times * part.gemm_seconds;
   sum.backward_gemm_seconds += times * part.backward_gemm_seconds;

@@ -24,8 +24,8 @@ struct StageSeconds {
 /// What passes over the stages of pipelines cost on one kind of worker, for any cut of a network.
 class StagePasses {
  public:
-  /// As CostOfPass of each stage; dense blocks next to those in a format count as if each stage had
-  /// its share of them. `shapes`, `rates` and `train` outlive it.
+  /// Costs are those of CostOfPass for each stage; dense blocks next to those in a format count as
+  /// if each stage had its share of them. `shapes`, `rates` and `train` outlive it.
   StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
               const PrecisionRecipe& precision, const FormatBlocks& format_blocks, double dropout,
               const StepRates& rates, int64_t threads, int64_t context_ranks,
@@ -33,7 +33,7 @@ class StagePasses {
 
   const StageShapes& shapes() const { return shapes_; }
   const StepRates& rates() const { return rates_; }
-  /// Of a stage that is `shape`.
+  /// The cost of a stage that is `shape`.
   PassCost Of(const ModelShape& shape) const;
 
   /// What no stage's pass, or its forward part, takes less than in a pipeline of one micro-batch,
@@ -43,9 +43,9 @@ class StagePasses {
     StageSeconds forward;
     StageSeconds reads;
   };
-  /// With ranks as near as they are in `inputs`: on GPUs without what the processor is waited for,
-  /// on processors the products and what tensor- and expert-parallel ranks send each other. For
-  /// blocks that are all alike.
+  /// Takes ranks to be as near as they are in `inputs`: on GPUs without what the processor is
+  /// waited for, on processors the products and what tensor- and expert-parallel ranks send each
+  /// other. For blocks that are all alike.
   Least LeastSeconds(StepInputs inputs) const;
 
  private:
@@ -67,9 +67,9 @@ inline double SecondsOfPass(const StageCost& cost) {
   return cost.forward + cost.backward_input + cost.backward_weight;
 }
 
-/// Of each stage, where they have this many blocks. `inputs` are those of one rank with the whole
-/// network. Every micro-batch after the first reads the gradients to which it adds: each has its
-/// part of that.
+/// Forecasts each stage, where they have this many blocks. `inputs` are those of one rank with the
+/// whole network. Every micro-batch after the first reads the gradients to which it adds: each has
+/// its part of that.
 std::vector<StageForecast> PredictStages(const StepInputs& inputs, const std::vector<int64_t>& cut,
                                          const StagePasses& passes);
 
@@ -125,8 +125,8 @@ struct PipelinePlace {
 /// What else the step depends on.
 struct PipelineTimeInputs {
   const std::vector<int64_t>& cut;  ///< Blocks of each stage.
-  /// By rank of the pipeline all that its replicas are on. A stage takes what it takes on the one
-  /// that is slowest at it.
+  /// All places of the replicas of each rank of the pipeline. A stage takes what it takes on the
+  /// one that is slowest at it.
   const std::vector<std::vector<PipelinePlace>>& places;
   bool within_worker = false;  ///< Neighbours in the pipeline are on one machine.
 };

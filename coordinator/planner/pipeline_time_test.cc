@@ -70,7 +70,7 @@ TEST(CutFloor, IsThatOfStagesThatAreTheSumOfTheirParts) {
     for (int trial = 0; trial < 50; ++trial) {
       std::vector<int64_t> cut(static_cast<size_t>(pipeline.ranks * pipeline.chunks));
       for (int64_t& blocks : cut) blocks = 1 + static_cast<int64_t>(random.Next() % 3);
-      // Of a pass as much is forward as backward, each for its input or its weights.
+      // A third of a pass is forward; so is a third backward for inputs, and one for weights.
       const StageSeconds third{any(), any(), any(), any()};
       const StageSeconds pass{3 * third.block, 3 * third.stage, 3 * third.first, 3 * third.last};
       PipelineCosts costs;

@@ -8,7 +8,7 @@
 namespace weft::planner {
 namespace {
 
-/// Of rising numbers: "0 to 3, 7".
+/// Writes rising numbers like "0 to 3, 7".
 std::string RangesText(const std::vector<int64_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {

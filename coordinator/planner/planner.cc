@@ -322,7 +322,7 @@ std::string NearRunsText(const SearchResult& result, const CostedPlan& costed) {
   return text;
 }
 
-/// Of `jobs`, which are those of `asked` that pass `check`.
+/// Plans among `jobs`, which are those of `asked` that pass `check`.
 Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const JobCheck& check,
                              const ClusterProfile& cluster, int threads,
                              const std::stop_token& stop) {

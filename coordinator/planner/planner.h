@@ -28,13 +28,13 @@ namespace weft::planner {
 Result<PlanReport> PlanJob(const JobSpec& job, const ClusterProfile& cluster,
                            const std::stop_token& stop = {});
 
-/// As PlanJob, with those choices alone that pass `check`. kInvalid, as it says, where none does.
+/// Plans like PlanJob, among the choices that pass `check`. kInvalid, as it says, where none does.
 Result<PlanReport> PlanJobPassing(const JobSpec& job, const ClusterProfile& cluster,
                                   const JobCheck& check, const std::stop_token& stop = {});
 
-/// As PlanJobPassing, and finds the mesh where the job leaves that open (MeshesOf), with plans left
-/// out that provably are not among those shown. Computes on `threads` threads (0: as many as the
-/// machine runs); the report does not depend on their number. The same errors.
+/// Plans like PlanJobPassing, and finds the mesh where the job leaves that open (MeshesOf), with
+/// plans left out that provably are not among those shown. Computes on `threads` threads (0: as
+/// many as the machine runs); the report does not depend on their number. The same errors.
 Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster, int threads = 0,
                                const std::stop_token& stop = {},
                                const JobCheck& check = ValidateJob);

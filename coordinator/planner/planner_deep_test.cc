@@ -20,7 +20,7 @@ JobSpec DeepJob(const std::string& recompute) {
   return job;
 }
 
-/// Of all threads of this process, so that others on the machine do not count.
+/// Seconds of all threads of this process, so that others on the machine do not count.
 double ProcessorSeconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -440,7 +440,7 @@ TEST(PlanJob, StagesOfRanksThatShareMatricesPayInEachPass) {
     cluster.workers[0].loopback_bytes_per_second = link;
     return Best(job, cluster).prediction.time.exposed_communication_seconds;
   };
-  // Of two ranks each sum sends the stream once; a stage has half of the blocks, and one has the
+  // Each sum of two ranks sends the stream once; a stage has half of the blocks, and one has the
   // embedding or the classifier, too.
   const double bytes = static_cast<double>(SequenceLength(job) * job.model.width * 2);
   const double sums = 4 * static_cast<double>(job.model.layers) / 2 + 1;

@@ -98,7 +98,7 @@ TEST(PlanJob, WeightsAreUploadedOnceMoreAfterAnOuterStep) {
     const Plan plain = plan_with(1);
     const DType products = PrecisionOf(plain.precision).products;
     const MemoryMachine machine{ProcessorRates::ProductsOf(cluster.workers.front(), products)};
-    // Of weights that come in every pass none are on the device.
+    // None of the weights that come in every pass are on the device.
     const int64_t weights = UploadedWeightBytes(MemoryInputsOf(job, plain, machine));
     EXPECT_EQ(weights > 0, job.resources.offload_parameters == "none");
     for (const int64_t local_steps : {2, 8}) {

@@ -31,7 +31,7 @@ TEST(PlanRecomputation, RecomputesAsFewBlocksAsMemoryAllows) {
   const auto blocks = [&](const char* policy) {
     return std::count(some.block_memory_policy.begin(), some.block_memory_policy.end(), policy);
   };
-  // Of 16 x 256 tokens a block keeps 73 MiB: 24 inside of attention, 67 without its input.
+  // A block keeps 73 MiB of 16 x 256 tokens: 24 inside of attention, 67 without its input.
   const int64_t freed = 67 * blocks("recompute") + 24 * blocks("attention");
   EXPECT_GE(freed, 290);
   EXPECT_LE(freed, 400);

@@ -51,7 +51,7 @@ int64_t NearestThreads(const std::vector<GemmRate>& measured, std::string_view p
   return below > 0 ? below : above;
 }
 
-/// Of the measured rate, what a product reaches in training.
+/// The share of the measured rate that a product reaches in training.
 double ProductShare(const TimeCalibration& calibration, DType products, int64_t m, int64_t n,
                     int64_t k) {
   const double size = 1 + Log2(m) + Log2(n) + Log2(k);

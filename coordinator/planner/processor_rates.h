@@ -67,7 +67,7 @@ class ProcessorRates final : public StepRates {
   double HiddenSeconds(const RankPlace& place, double seconds, double multiplying) const override;
   double Overlap(const RankPlace& place) const override;
 
-  /// By how many runs the rates were calibrated, where they were.
+  /// Says by how many runs the rates were calibrated, where they were.
   std::string Source() const override;
 
   /// How the processor of `worker` multiplies operands of type `products`.

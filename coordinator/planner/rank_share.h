@@ -48,7 +48,7 @@ struct RankParameters {
 /// tensor, context and expert parallelism. Made on one thread, then read by any number of them.
 class RankShare {
  public:
-  /// With passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
+  /// Costs passes of these numbers of threads and micro-batches. `workers` outlive it. Options need
   /// not be looked at any more after a request to `stop`.
   RankShare(const JobSpec& job, const WorkerGroups& workers, const std::set<int64_t>& threads,
             const std::set<int64_t>& micro_batches, std::stop_token stop = {})
@@ -63,7 +63,7 @@ class RankShare {
   /// Finds what the stages of pipelines have and take.
   void AddStages();
 
-  /// Of each stage of a pipeline as if it were alone.
+  /// The shape of each stage of a pipeline as if it were alone.
   const ModelShape& shape() const { return parameters_.shape; }
   const OptimizerBytes& optimizer() const { return parameters_.optimizer; }
   int64_t bucket_bytes() const { return parameters_.bucket_bytes; }
@@ -76,11 +76,11 @@ class RankShare {
   /// lower stage or one rank.
   const ShardedParameters& Sharded(int64_t zero_stage, int64_t shard_ranks) const;
 
-  /// Of what its blocks may compute again, or send to the host.
+  /// The schedules of what its blocks may recompute, or send to the host.
   ChainCache& chains() const { return chains_; }
   const std::stop_token& stop() const { return chains_.stop(); }
 
-  /// Of the whole network, on a kind of worker.
+  /// The cost of a pass of the whole network, on a kind of worker.
   const PassCost& Pass(size_t kind, int64_t threads, int64_t micro_batch) const {
     return passes_.at({kind, threads, micro_batch});
   }

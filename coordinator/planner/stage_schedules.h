@@ -12,8 +12,8 @@
 
 namespace weft::planner {
 
-/// What "optimal" comes to on a pipeline that is cut so: of each stage the fastest schedule
-/// (InFlightChain) with which its rank fits, as `rank_fits` says of a choice; that rank's
+/// Chooses the "optimal" recomputation of a pipeline that is cut so: for each stage the fastest
+/// schedule (InFlightChain) with which its rank fits, as `rank_fits` says of a choice; that rank's
 /// stages alone count. The budget counts the micro-batches under way; stages of one rank share it
 /// by their blocks. None where some rank has no schedule that fits. `inputs` are those of one rank
 /// with the whole network. None, soon after a request to `stop`.

@@ -26,8 +26,8 @@ struct StepInputs {
   int64_t ranks = 1;     ///< Data- and context-parallel ranks, each of shape.tensor ranks.
   int64_t pipeline = 1;  ///< Pipeline ranks; each stage has `ranks`.
   int64_t ranks_on_worker = 1;
-  /// In a lower bound: no worker has more ranks, and groups of ranks are on as few workers as they
-  /// can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
+  /// A lower bound assumes that no worker has more ranks, and that groups of ranks are on as few
+  /// workers as they can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
   int64_t most_on_worker = 0;
   bool spans_racks = false;  ///< The ranks are in several racks; never in a lower bound.
   int64_t bucket_bytes = 1;
@@ -59,7 +59,7 @@ struct StepInputs {
     int64_t input = 0;
   } compressed_block = {};
   bool offloads_optimizer = false;  ///< Gradients go to the host in every pass.
-  /// With offloads_optimizer, units that reside on the device and are updated there.
+  /// Units that reside on the device and are updated there, with offloads_optimizer.
   struct DeviceUpdatedUnits {
     int64_t trained = 0;       ///< Their trained numbers.
     int64_t first_blocks = 0;  ///< Kept blocks right after the embeddings.
@@ -79,7 +79,7 @@ struct StepInputs {
   BlockBytes block = {};    ///< With a schedule: what a block keeps.
 
   RankPlace place() const { return {threads, ranks_on_worker, spans_racks}; }
-  /// With local_steps the context-parallel ranks are one worker.
+  /// Number of workers: with local_steps the context-parallel ranks are one worker.
   int64_t Workers() const { return ranks / context.ranks; }
   /// Shard groups.
   int64_t Groups() const { return shard_ranks > 1 ? ranks / shard_ranks : 1; }

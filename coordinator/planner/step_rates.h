@@ -184,7 +184,7 @@ class StepRates {
   /// Seconds of an exchange that takes `seconds` between ranks, where `bytes` of it are staged from
   /// and to the host, both at once.
   virtual double StagedSeconds(double seconds, double bytes) const = 0;
-  /// Of `seconds` of collectives, those that overlap with products that take `multiplying`.
+  /// Those of `seconds` of collectives that overlap with products that take `multiplying`.
   virtual double HiddenSeconds(const RankPlace& place, double seconds,
                                double multiplying) const = 0;
   /// Share of the products that messages of a ring attention can overlap with.
@@ -201,8 +201,8 @@ class StepRates {
 
   /// Bytes per second of the worker's loopback.
   double LoopbackBytesPerSecond() const;
-  /// Of a rate between workers, what is left of it where ranks span racks and have a share `share`
-  /// of what the worker sends.
+  /// What is left of a rate between workers where ranks span racks and have a share `share` of what
+  /// the worker sends.
   double BetweenWorkers(const RankPlace& place, double bytes_per_second, double share = 1) const;
   /// How much longer messages between workers take where ranks span racks.
   double RackLatencySeconds(const RankPlace& place) const;

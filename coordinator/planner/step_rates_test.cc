@@ -71,7 +71,7 @@ TEST(StepRates, MessagesAreSlowerWhereRanksSpanRacks) {
               5 * rates->AllToAllSeconds(near, across, 1e9, 3));
     EXPECT_GT(rates->HostGatherSeconds(far, across, 1e9, 1),
               5 * rates->HostGatherSeconds(near, across, 1e9, 1));
-    // Of many small messages the latency counts.
+    // The latency of many small messages counts.
     EXPECT_GT(rates->AllReduceSeconds(far, across, 1, 100),
               0.2 + rates->AllReduceSeconds(near, across, 1, 100));
   }

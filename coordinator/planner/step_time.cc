@@ -114,7 +114,7 @@ double MergeBytes(const StepInputs& inputs, const PassCost& pass) {
 double UpdateSeconds(const StepInputs& inputs, const PassCost& pass, const OperandCopies& copies,
                      const StepRates& rates) {
   const double stored = D(ElementBytes(inputs.precision->matrices));
-  // Of frozen matrices those are packed anew that are merged with what is trained.
+  // Those frozen matrices are packed anew that are merged with what is trained.
   const double renewed = D(inputs.shape.packed - inputs.shape.only_multiplied +
                            MergedNumbers(inputs.shape.spec) / inputs.shape.tensor);
   const double bytes = inputs.Updated() * (5 * 4 + 2 * stored + 4) + renewed * copies.update +

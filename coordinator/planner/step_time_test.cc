@@ -28,7 +28,7 @@ TEST(GroupOf, HasTheFewestRanksThatAnyGroupHasOnAWorker) {
   EXPECT_EQ(fewest(4, 3, 3), 1) << "ranks 3 to 5 are one and two";
   EXPECT_EQ(fewest(8, 3, 3), 1) << "ranks 6 to 8 are two and one";
   EXPECT_EQ(fewest(8, 12, 12), 4) << "ranks 0 to 11 are eight and four";
-  // Of every second rank among eight.
+  // The group has every second rank among eight.
   EXPECT_EQ(fewest(8, 4, 8), 4);
   EXPECT_EQ(fewest(4, 4, 8), 2);
   EXPECT_EQ(fewest(1, 4, 8), 1);
@@ -228,7 +228,7 @@ TEST(ExpertSeconds, OfFrozenBlocksAreThoseOfTheForwardPass) {
   inputs.tokens = 1 << 20;
   inputs.ranks = inputs.ranks_on_worker = 4;
   const double all = ExpertSeconds(inputs, *rates);
-  // Of two exchanges forward and two backward in each of 12 blocks, 12 are left out.
+  // Each of 12 blocks has two exchanges forward and two backward; 12 of all are left out.
   inputs.shape.first_trained_layer = 6;
   EXPECT_NEAR(ExpertSeconds(inputs, *rates) / all, 36.0 / 48, 1e-2);
 }

@@ -223,7 +223,7 @@ std::vector<int64_t> WorkerGroups::RoomByPlace(const CostedPlan& costed) const {
   for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
     const Group group = GroupOf(*workers_[worker]);
     for (int64_t rank = first; rank < first + ranks_on[worker]; ++rank) {
-      // Of its GPUs those with most memory are taken.
+      // Ranks take the GPUs with most memory.
       int64_t& least = room[static_cast<size_t>(rank * costed.pipeline / costed.ranks)];
       least = std::min(least, on_devices_ ? group.devices[static_cast<size_t>(ranks_on[worker] - 1)]
                                           : group.memory / ranks_on[worker]);

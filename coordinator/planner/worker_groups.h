@@ -19,19 +19,19 @@ namespace weft::planner {
 /// measured the same is looked at once. Does not change once it is made.
 class WorkerGroups {
  public:
-  /// With `on_devices` only workers with usable GPUs count. `cluster` outlives it.
+  /// Counts only workers with usable GPUs if `on_devices`. `cluster` outlives it.
   WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision, bool on_devices);
 
   const std::vector<const WorkerProfile*>& workers() const { return workers_; }
-  /// By worker: equal where all but names is equal, and below kind_count().
+  /// The kind of each worker: equal where all but names is equal, and below kind_count().
   const std::vector<size_t>& kinds() const { return kinds_; }
   size_t kind_count() const { return rates_.size(); }
   const StepRates& rates(size_t kind) const { return *rates_[kind]; }
   bool on_devices() const { return on_devices_; }
 
-  /// That takes at least the memory of any worker's.
+  /// The kind of products that takes at least the memory of any worker's.
   ProductKind products() const { return products_; }
-  /// Of the GPU that wants most.
+  /// Workspace of the GPU that wants most.
   int64_t product_workspace_bytes() const { return product_workspace_; }
   /// The most memory that any offers: a worker, or one of its GPUs.
   int64_t LargestLimit() const;
@@ -57,7 +57,7 @@ class WorkerGroups {
   /// Whether ranks of the plan are in several racks and some machine says what lies between these.
   bool SpansRacks(const CostedPlan& costed) const;
 
-  /// By rank of a pipeline, what there is for each of its replicas as they follow one another: of
+  /// The room of each rank of a pipeline, for each of its replicas as they follow one another: of
   /// the workers that have some, the least.
   std::vector<int64_t> RoomByPlace(const CostedPlan& costed) const;
 

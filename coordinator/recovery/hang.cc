@@ -51,7 +51,7 @@ std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements
   std::map<std::string, int> counts;
   for (const OddRank& rank : ranks) ++counts[rank.state];
   const auto is_odd = [&](const OddRank& rank) {
-    // Of two, one that sleeps waits for the one that does not.
+    // One of two that sleeps waits for the one that does not.
     return counts[rank.state] == 1 && counts.size() == 2 && rank.state != "sleeping";
   };
   const auto odd = std::find_if(ranks.begin(), ranks.end(), is_odd);

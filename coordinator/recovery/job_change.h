@@ -8,7 +8,7 @@
 
 namespace weft::coordinator {
 
-/// Of a job that is PAUSED, for people.
+/// Says for people why a job is PAUSED.
 inline constexpr const char* kPausedMessage = "paused by a user; hint: weft job resume";
 
 /// How often attempts at a job may fail in one way.

@@ -46,7 +46,7 @@ double RunSeconds(const JobCase& current, double now);
 /// has ended one. Nothing else says so, and it is stored with the end of the attempt in one change.
 size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts);
 
-/// Of all attempts at a job, oldest first, those at the phase that runs or is next.
+/// The attempts, of all those at a job, oldest first, at the phase that runs or is next.
 std::span<const AttemptRecord> AttemptsAtPhase(std::span<const AttemptRecord> attempts);
 
 /// The newest of them; null before the first.

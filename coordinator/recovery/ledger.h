@@ -62,7 +62,7 @@ class LedgerAccount {
   double waits_from_ = 0;
 };
 
-/// Of a job and all its attempts, oldest first, until `now` or its end.
+/// Accounts for a job and all its attempts, oldest first, until `now` or its end.
 Ledger LedgerOf(const JobRecord& job, std::span<const AttemptRecord> attempts, double now);
 
 }  // namespace weft::coordinator

@@ -36,9 +36,9 @@ struct Straggler {
   std::string Text() const;
 };
 
-/// Of the ranks that are `ratio` times as slow as the median of their group or more, the slowest.
-/// A group is the ranks of one pipeline stage, which do equal work; of two ranks the faster one is
-/// the median. Ranks whose pace is not known count for nothing.
+/// Finds the slowest of the ranks that are at least `ratio` times as slow as the median of their
+/// group. A group is the ranks of one pipeline stage, which do equal work; of two ranks the faster
+/// one is the median. Ranks whose pace is not known count for nothing.
 std::optional<Straggler> SlowestRank(const Mesh& mesh, std::span<const RankPace> paces,
                                      double ratio);
 

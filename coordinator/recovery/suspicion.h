@@ -44,7 +44,7 @@ class SuspicionTable {
   bool TooMuch(const std::string& worker_id, double now) const {
     return rules_.quarantine_at > 0 && Of(worker_id, now) >= rules_.quarantine_at;
   }
-  /// Of all of whom there was something to say, also where nothing is left.
+  /// The suspicion of all of whom there was something to say, also where nothing is left.
   std::map<std::string, double> All(double now) const;
   void Forget(const std::string& worker_id) { machines_.erase(worker_id); }
 

@@ -38,7 +38,7 @@ struct FreeCapacity {
   std::set<int64_t> devices = {};  ///< Indices of GPUs that work.
 };
 
-/// By worker id; an absent worker is full.
+/// Free capacity by worker id; an absent worker is full.
 using FreeMap = std::map<std::string, FreeCapacity>;
 
 /// Ranks of the plan have a GPU each.

@@ -51,9 +51,9 @@ void TakeCapacity(const Plan& plan, FreeMap& free);
 /// Whether all ranks have room where the plan puts them.
 bool Fits(const Plan& plan, FreeMap free);
 
-/// As much of it as has no more than `cores` cores together: first of the workers where `own`
-/// (null: none) has ranks, then of the fullest worker that has that number, then of the emptiest
-/// ones.
+/// Takes as much of `free` as has no more than `cores` cores together: first of the workers where
+/// `own` (null: none) has ranks, then of the fullest worker that has that number, then of the
+/// emptiest ones.
 FreeMap WithCores(FreeMap free, int64_t cores, const Plan* own = nullptr);
 
 /// What is free on the workers of a cluster, indexed by how much that is: a plan finds its place
@@ -123,8 +123,8 @@ class CapacityPool {
   std::optional<Plan> Spread(const Plan& plan) const;
   /// Groups the workers of a plan with all that can take their places.
   std::vector<AlikeWorkers> AlikeOf(const std::vector<size_t>& own, bool devices) const;
-  /// For each of a plan's `count` workers one that takes its place, all of a group of the tier;
-  /// empty: no group has as many.
+  /// Chooses one worker in the place of each of a plan's `count` workers, all of a group of the
+  /// tier; empty: no group has as many.
   std::vector<size_t> ChooseWithin(const LinkLevels::Tier& tier,
                                    const std::vector<AlikeWorkers>& alike, size_t count) const;
   /// The plan with each of its workers `own` replaced by the one of `others` at the same position;

@@ -47,7 +47,7 @@ class LinkLevels {
 
  private:
   std::vector<Tier> tiers_;
-  /// By worker: others to which it was measured, and the level.
+  /// The other workers to which each was measured, and the level.
   std::vector<std::vector<std::pair<size_t, int64_t>>> measured_;
 };
 

@@ -466,7 +466,7 @@ void SchedulingPass::Start(const RankedJob& ranked, Plan plan) {
 
 double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   const Plan* last = ranked.job->last_plan;
-  // Of its last plan there may be a measurement.
+  // Its last plan may have been measured.
   if (last != nullptr && ComputeOf(*last) == ComputeOf(plan)) return ranked.seconds;
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
 }

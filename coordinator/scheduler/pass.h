@@ -39,7 +39,7 @@ class SchedulingPass {
     JobSpec spec;                            ///< WithDevice.
     bool limited = false;                    ///< The limit of its queue leaves it fewer ranks.
     std::optional<int64_t> most_cores = {};  ///< On CPUs, by that limit or its share.
-    /// Without its share and what is promised to others, for where these leave too little.
+    /// Bounds without its share and what is promised to others, for where these leave too little.
     SizeBounds beyond_share = {};
   };
   /// What will be free.
@@ -146,7 +146,7 @@ class SchedulingPass {
   std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
   std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
   std::optional<CapacityPool> whole_;   ///< All that the cluster offers.
-  /// As much of it as has that number of cores, for the planner.
+  /// As much of the whole cluster as has that number of cores, for the planner.
   std::map<int64_t, ClusterProfile> whole_with_cores_;
   std::optional<Reservation> reservation_;
   Turn reserved_turn_;                  ///< Of the job that has it.

@@ -212,7 +212,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
       continue;
     }
     pool.Release(*job.plan);
-    // Of the memory of a machine others on CPUs may hold what the plan counts on.
+    // Others on CPUs may hold memory of a machine that the plan counts on.
     if (change && !pool.Fits(change->plan)) {
       pool.Take(*job.plan);
       continue;

@@ -18,7 +18,7 @@ struct RankedActive {
   ComputeShare share = {};
 };
 
-/// By what right a job displaces another.
+/// The right by which a job displaces another.
 enum class Claim {
   kNone,
   kPriority,   ///< A higher one, in the same queue or over one that borrows.

@@ -75,7 +75,7 @@ class QueueTree {
                               int64_t ComputeAmount::*held) const;
   Siblings SiblingsAbove(size_t a, size_t b) const;
   bool WithinQuota(size_t queue, const ComputeAmount& amount) const;
-  /// Of what `amount` counts, and of both where it is nothing: a size that is not known yet.
+  /// Looks at what `amount` counts, and at both where it is nothing: a size that is not known yet.
   bool BeyondQuota(size_t queue, const ComputeAmount& amount) const;
   /// The same of `queue` and of all above it, up to `top`: where a parent is beyond its quota one
   /// of its children is, as their quotas are within that of the parent.

@@ -36,7 +36,7 @@ class Releases {
   /// then; nullopt: at no time that is known.
   std::optional<Reservation> Reserve(const Plan& wanted, CapacityPool pool);
 
-  /// Those that are yet to come, soonest first, as (seconds, amount).
+  /// The releases that are yet to come, soonest first, as (seconds, amount).
   std::vector<std::pair<double, ComputeAmount>> Amounts();
 
  private:

@@ -85,7 +85,7 @@ struct SchedulerRules {
   double share_exponent = 5;
   /// Predicted times may be wrong by this part of them, for the earliest and latest start.
   double prediction_error = 0.2;
-  /// Of elastic jobs. scale_up.after_seconds 0: none does.
+  /// How elastic jobs get more ranks. scale_up.after_seconds 0: none does.
   ScaleUpRules scale_up;
 };
 

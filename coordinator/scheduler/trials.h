@@ -31,7 +31,7 @@ const TriedPlan* FastestOf(const std::vector<TriedPlan>& tried);
 const Plan* AfterFailedTrial(const JobSpec& spec, const AttemptRecord& failed,
                              const std::vector<TriedPlan>& tried);
 
-/// Of a job with resources.try_plans: the plan for which it should be stopped, if there is one.
+/// Finds the plan for which a job with resources.try_plans should be stopped, if there is one.
 /// While fewer have been tried that is the planner's next one that has room in `free`, what no
 /// other job holds or waits for; then the fastest one measured, when the rest of the job pays for
 /// the restart. Not before the present plan was measured, and nothing new once all that is left

@@ -21,7 +21,7 @@ std::string NameOf(int64_t number) {
   return name;
 }
 
-/// Of a file of the ring; 0: it is none.
+/// The number in the name of a file of the ring; 0: it is none.
 int64_t NumberOf(std::string_view name) {
   if (!name.ends_with(kEnding)) return 0;
   name.remove_suffix(sizeof(kEnding) - 1);

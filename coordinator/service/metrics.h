@@ -40,7 +40,7 @@ class Metrics {
   void QueueEtaError(const std::string& queue, double seconds);
   /// A job of `queue` stops for another one, `unsaved_seconds` after its newest checkpoint.
   void JobPreempted(const std::string& queue, double unsaved_seconds);
-  /// Of all queues.
+  /// `queues` are all of them.
   void SetQueues(const std::vector<QueueUse>& queues);
   /// At `unix_seconds`.
   void ScheduleCycle(double seconds, double unix_seconds);
@@ -53,7 +53,7 @@ class Metrics {
   /// `state` is "ready", "disconnected" or "lost".
   void SetWorkers(const std::string& state, int64_t count);
   void LinkMeasured(bool measured);
-  /// Of the network between two machines.
+  /// Sets the speed of the network between two machines.
   void SetLink(const std::string& machine, const std::string& peer, double bytes_per_second,
                double latency_seconds);
   void RemoveLink(const std::string& machine, const std::string& peer);

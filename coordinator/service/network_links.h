@@ -45,7 +45,7 @@ class NetworkLinks {
   /// Returns how long the failure counts.
   Duration Fail(const MachinePair& pair, const std::string& why, Duration now);
   void Forget(const std::string& machine);
-  /// Those that do not count any more, of machines that are not `there`.
+  /// Forgets failures that do not count any more, of machines that are not `there`.
   void ForgetFailures(const std::set<std::string>& there, Duration now);
 
   /// Pairs of machines to measure now, at most `most`: of those that are `idle`, no machine twice,

@@ -40,7 +40,7 @@ TEST_F(NetworkLinksTest, RateIsTheMedianInTwoDigits) {
   Put("a", "b", 1.2345e9);
   EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1.2e9);
   EXPECT_DOUBLE_EQ(*links_.RateOf({"b"}), 1.2e9);
-  // Of two the lower: which of the three machines is slow is not known.
+  // The lower one of two counts: which of the three machines is slow is not known.
   Put("c", "a", 1e8);
   EXPECT_DOUBLE_EQ(*links_.RateOf({"a"}), 1e8);
   // One slow peer does not make a machine slow.

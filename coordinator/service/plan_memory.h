@@ -21,15 +21,15 @@ namespace weft::coordinator {
 
 /// How long the service plans for a job.
 struct PlanningRules {
-  /// For one plan of a job in the queue; one that takes longer is given up.
+  /// Most time for one plan of a job in the queue; one that takes longer is given up.
   std::chrono::nanoseconds budget = std::chrono::seconds(8);
-  /// For one that a user asked for.
+  /// Most time for one that a user asked for.
   std::chrono::nanoseconds call_budget = std::chrono::seconds(60);
   /// Jobs hold back others for this long while their plans are under way; all that wait meanwhile
   /// use up the same time.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
-  /// Until a plan that was given up is looked for again; each time twice as long, up to the
-  /// longest.
+  /// The pause until a plan that was given up is looked for again; each time twice as long, up to
+  /// the longest.
   std::chrono::nanoseconds first_pause = std::chrono::minutes(1);
   std::chrono::nanoseconds longest_pause = std::chrono::hours(1);
 };
@@ -77,7 +77,7 @@ class PlanMemory {
     Result<PlanReport> report = UnavailableError("its plan is being looked for");
   };
   using Entries = std::list<Entry>;  ///< Those asked for last first.
-  /// Of jobs whose plan was given up.
+  /// Counts how often the planning of a job was given up.
   struct Overrun {
     int times = 0;
     std::chrono::nanoseconds not_before{0};
@@ -92,7 +92,7 @@ class PlanMemory {
   /// Forgets clusters that were asked for long ago, with their answers.
   void ForgetClusters();
   void Ask(Entry& entry, const JobSpec& spec, std::shared_ptr<const ClusterProfile> cluster);
-  /// What came of a request.
+  /// Takes the result of a request.
   void Take(const Key& key, int64_t number, bool overran, Result<PlanReport> report);
   void GiveUp(Entries::iterator entry);
   /// All for which that holds of those that are looked for.

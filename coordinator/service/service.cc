@@ -13,7 +13,7 @@ namespace weft::coordinator {
 namespace {
 
 constexpr std::chrono::seconds kStoreRetryDelay(1);
-/// Of jobs, and as many of calls.
+/// Threads that plan jobs, and as many that plan for calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
 /// So long the loop loads jobs before it does other things.

@@ -155,8 +155,8 @@ class Service {
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               PlacementReport report);
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
-  /// Of ranks of the newest attempt, in the run folder; others do not count. `resume_step`: where
-  /// the attempt started from, which retention keeps.
+  /// Takes checkpoints of ranks of the newest attempt, in the run folder; others do not count.
+  /// `resume_step`: where the attempt started from, which retention keeps.
   void ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, CheckpointRecord checkpoint,
                         std::optional<int64_t> resume_step);
   /// Answer to a WorkerLink::Profile.
@@ -286,7 +286,7 @@ class Service {
   void SetPlaced(const AttemptRecord& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
-  /// Of the placements of its newest attempt that are not gone.
+  /// What the placements of its newest attempt do that are not gone.
   std::vector<PlacementActivity> Activities(const LiveJob& live) const;
   void CheckHang(const std::string& job_id);
   void DrainJobsOn(const std::string& worker_id);
@@ -305,8 +305,8 @@ class Service {
   void EndWaits(const JobRecord& ended);
   /// A job that comes after this one and has not ended; empty: none.
   std::string JobAfter(const std::string& job_id) const;
-  /// Of queued jobs those that must not start yet, and why: they come after others, or their group
-  /// is full.
+  /// The queued jobs that must not start yet, and why: they come after others, or their group is
+  /// full.
   std::map<std::string, WaitDecision> HoldBack() const;
   /// Ends the job when its time is over, or looks again then.
   void WatchTime(const std::string& job_id);
@@ -371,7 +371,7 @@ class Service {
   bool MayTakeRanks(const std::string& worker_id, const Session& session) const;
   /// What an attempt that ends adds to the experience with machines.
   static ReliabilityRecord ReliabilityOf(const AttemptRecord& attempt);
-  /// Of as many devices as the plan uses, by that experience.
+  /// The mean for as many devices as the plan uses, by that experience.
   double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.
@@ -393,14 +393,14 @@ class Service {
   /// Nothing comes through this link any more.
   void EndLinksOf(const std::shared_ptr<WorkerLink>& link);
   bool IsMeasured(const std::string& machine) const;
-  /// Those of machines that nobody has heard of for long.
+  /// Forgets links of machines that nobody has heard of for long.
   void ForgetOldLinks();
   void ForgetLinksOf(const std::string& machine);
   /// Gives each worker the network rate that its plans use.
   void SetNetworkRates();
   /// The same, but at least half a minute after the last time.
   void SetNetworkRatesSoon();
-  /// As it was last found for its kind of machine. Needs view_mutex_.
+  /// Sets the rate that was last found for its kind of machine. Needs view_mutex_.
   void SetNetworkRate(Session& session);
   /// The workers of a plan on processors with the cores that its ranks have, and as network the
   /// slowest link that was measured between them. nullopt where that says nothing new: there is
@@ -427,7 +427,7 @@ class Service {
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
   void AddMachines(SchedulerSnapshot& snapshot) const;
-  /// What was measured between its machines.
+  /// Adds the links measured between its machines.
   void AddLinks(SchedulerSnapshot& snapshot) const;
   QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
   /// `plan`: what it holds.
@@ -454,7 +454,7 @@ class Service {
   std::shared_ptr<PlanTicket> PlanForCall(Find find, std::function<void(Result<Answer>)> done);
   /// Answers of the planner as far as they are known; others are asked for. `owner`: PlanMemory's.
   PlanFunction Known(const std::string& owner);
-  /// On the loop: what is to be done once an answer came that `owner` asked for.
+  /// Does, on the loop, what is to be done once an answer came that `owner` asked for.
   void PlansChanged(const std::string& owner);
   /// Adds to the report of ranks without memory what would fit, then goes on with `commit`. Other
   /// changes of the job wait for so long.
@@ -470,7 +470,7 @@ class Service {
   /// Plans by which the job has run, from what is stored.
   Result<std::vector<TriedPlan>> LoadTried(std::span<const AttemptRecord> attempts);
   Status LoadCalibrations();
-  /// As its worker measured it, with what runs have taught of its kind.
+  /// The machine as its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;
 
   // service_replan.cc: running jobs that go on by another plan. On the loop.
@@ -544,7 +544,7 @@ class Service {
   std::mutex view_mutex_;  ///< Guards what follows; written on the loop.
   QueuesSpec queues_;
   std::map<std::string, Session> sessions_;
-  /// As stored; those that may have jobs are not in it.
+  /// The records as stored; those that may have jobs are not in it.
   std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
   std::map<std::string, Overlay> overlays_;

@@ -24,7 +24,7 @@ class ServiceLedgerTest : public ServiceTest {
               PlacementEvent event, Reason reason = Reason::kNone) {
     service_->Report(link, id, {"", epoch, event, reason, "", ""});
   }
-  /// Of a class in the metrics of the coordinator.
+  /// The seconds of a class in the metrics of the coordinator.
   double Counted(const std::string& name) {
     const std::string text = metrics_.Text();
     const std::string series = "weft_coord_job_seconds_total{class=\"" + name + "\"} ";

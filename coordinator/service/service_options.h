@@ -57,7 +57,7 @@ struct ServiceOptions {
   /// most.
   int64_t rest_after_pass = 4;
   RetentionRules retention;
-  /// To how many other machines the network from each machine is measured; 0: never.
+  /// The number of other machines to which the network from each is measured; 0: never.
   int64_t links_per_machine = 3;
   /// What could not be measured is tried again after this, then after twice as long each time.
   std::chrono::nanoseconds link_retry = std::chrono::minutes(10);

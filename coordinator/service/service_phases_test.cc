@@ -21,7 +21,7 @@ class ServicePhasesTest : public ServiceTest {
     };
   }
 
-  /// Of 10, 20 and 5 steps; the second one has fewer layers.
+  /// Submits phases of 10, 20 and 5 steps; the second one has fewer layers.
   std::string SubmitPhases(int64_t ranks = 1) {
     JobSpec spec;
     spec.name = "job";
@@ -58,7 +58,7 @@ class ServicePhasesTest : public ServiceTest {
     }
     return false;
   }
-  /// Of the jobs that were planned, the layers and steps.
+  /// The layers and steps of the jobs that were planned.
   std::vector<std::pair<int64_t, int64_t>> Planned() {
     std::lock_guard lock(mutex_);
     std::vector<std::pair<int64_t, int64_t>> planned;

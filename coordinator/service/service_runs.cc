@@ -30,7 +30,7 @@ std::optional<Json> SummaryOf(const std::string& json, int64_t epoch) {
   return std::move(*summary);
 }
 
-/// Of what the accounts of a rank hold; the process itself is not in them, nor are snapshots.
+/// Bytes that the accounts of a rank hold; the process itself is not in them, nor are snapshots.
 int64_t AccountedBytes(const MemoryBreakdown& memory) {
   return TotalBytes(memory) - memory.snapshots_bytes - memory.runtime_bytes;
 }

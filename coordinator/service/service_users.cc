@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSuffixLength = 5;
 constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
-/// Of files that are here, a little: the caller waits. Workers may have others.
+/// The check reads a little of files that are here: the caller waits. Workers may have others.
 constexpr bool kMissingIsError = false;
 constexpr DataCheckLimits kDataCheck = {
     .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = kMissingIsError};

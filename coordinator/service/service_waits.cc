@@ -137,7 +137,7 @@ std::map<std::string, WaitDecision> Service::HoldBack() const {
       limited.push_back(&live);
     }
   }
-  // Of a group those that go first may try to start, the others wait for them.
+  // Those of a group that go first may try to start, the others wait for them.
   std::stable_sort(limited.begin(), limited.end(), [](const LiveJob* a, const LiveJob* b) {
     return a->current.job.priority > b->current.job.priority;
   });

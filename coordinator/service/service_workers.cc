@@ -330,8 +330,8 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
     if (auto it = live_.find(job_id);
         it != live_.end() && report.event == PlacementEvent::kFailed &&
         it->second->current.attempt && it->second->current.attempt->epoch == report.epoch) {
-      // Of what else may end a rank a loss of its peers is one. Who computed wrong is known, also
-      // when others ended before.
+      // A rank may also end because it lost a peer. Who computed wrong is known, also when others
+      // ended before.
       const bool own = it->second->current.attempt->times.failed_at
                            ? report.reason == Reason::kSilentCorruption
                            : report.reason != Reason::kRankDied || report.signal != 0;

@@ -287,7 +287,7 @@ Result<std::vector<RunRecord>> SqliteStore::ListRuns(int64_t limit) {
   SqliteQuery rows(reader(),
                    "SELECT runs.job_id, runs.epoch, runs.ended_at, machines_json, step_seconds, "
                    "timed_steps, memory_bytes, spec_json, plan_json, "
-                   // Of the attempts before, those that ended a phase.
+                   // Counts the attempts before that ended a phase.
                    "(SELECT count(*) FROM attempts AS done WHERE done.job_id = runs.job_id AND "
                    "done.epoch < runs.epoch AND done.reason = 'COMPLETED') FROM runs "
                    "JOIN jobs ON jobs.id = runs.job_id "

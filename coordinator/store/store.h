@@ -32,7 +32,7 @@ struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
   /// version is one more. Otherwise the transaction fails with kConflict.
   std::optional<JobRecord> job;
-  /// With a new job: the client's name for this submission. When it is known already nothing is
+  /// The client's name for this submission, with a new job. When it is known already nothing is
   /// written, and the result names the job submitted then.
   std::string client_request_id;
   /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
@@ -45,7 +45,7 @@ struct Transaction {
   /// Then the records of older checkpoints of that job that it does not keep are deleted.
   std::optional<CheckpointRetention> retention;
   std::optional<RunRecord> run;  ///< Replaces the one of the same attempt.
-  /// Of all kinds of machines, in place of those that there were.
+  /// Replace those that there were; they are of all kinds of machines.
   std::optional<std::vector<CalibrationRecord>> calibrations;
   std::optional<LinkRecord> link;  ///< Replaces the one of the same machines.
   /// Links to and from these machines are deleted.
@@ -60,12 +60,12 @@ struct Transaction {
   /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
   /// kConflict when it is of another version. Events of this transaction are stored after that.
   std::optional<JobDeletion> delete_job;
-  /// Of the events of each job only this many, the newest, are kept.
+  /// Only this many events of each job, the newest, are kept.
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
   std::optional<double> forget_deleted_before;
-  /// By whose call this is. Its record is appended to the audit log, unless nothing is written, and
-  /// CallRecord::stored is true once that is durable.
+  /// The call that makes this change. Its record is appended to the audit log, unless nothing is
+  /// written, and CallRecord::stored is true once that is durable.
   std::shared_ptr<CallRecord> audit = nullptr;
 
   bool empty() const {
@@ -131,25 +131,25 @@ class Store {
   virtual Result<std::vector<IntentRecord>> ListIntents() = 0;
   /// Newest step first.
   virtual Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) = 0;
-  /// Those that ended last, newest first.
+  /// Lists the runs that ended last, newest first.
   virtual Result<std::vector<RunRecord>> ListRuns(int64_t limit) = 0;
   virtual Result<std::vector<CalibrationRecord>> ListCalibrations() = 0;
-  /// In order of the machines' names.
+  /// Lists links in order of the machines' names.
   virtual Result<std::vector<LinkRecord>> ListLinks() = 0;
-  /// In order of the workers' names; those that nothing was said of are not in it.
+  /// Lists in order of the workers' names; those that nothing was said of are not in it.
   virtual Result<std::vector<WorkerSchedulingRecord>> ListWorkerScheduling() = 0;
-  /// Of workers that have some, in the order of their names.
+  /// Lists workers that have some, in the order of their names.
   virtual Result<std::vector<SuspicionRecord>> ListSuspicions() = 0;
   virtual Result<ReliabilityRecord> GetReliability() = 0;
   /// Jobs of a person that have not ended.
   virtual Result<int64_t> CountUnfinishedJobs(const std::string& owner) = 0;
-  /// Whose job it is; kNotFound without such a job.
+  /// The owner of the job; kNotFound without such a job.
   virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
   /// Oldest first.
   virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
   /// Whether the audit log is as it was written: no record changed, none missing.
   virtual Result<bool> AuditChainHolds() = 0;
-  /// In order of sequence.
+  /// Reads logs in order of sequence.
   virtual Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) = 0;
   /// The cursor (for LogQuery::after_sequence) that leaves the newest `lines` lines of the query.
   virtual Result<int64_t> TailCursor(const LogQuery& query, int64_t lines) = 0;

@@ -55,7 +55,7 @@ int64_t Cost(const AttentionItem& item, bool causal) {
   int64_t queries = item.query_end - item.query_begin, keys = item.key_end - item.key_begin;
   int64_t scores = queries * keys;
   if (causal) {
-    // Of the square on the diagonal only half is seen.
+    // Only half of the square on the diagonal is seen.
     int64_t diagonal =
         std::min(item.query_end, item.key_end) - std::max(item.query_begin, item.key_begin);
     if (diagonal > 0) scores -= diagonal * diagonal / 2;

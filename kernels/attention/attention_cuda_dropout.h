@@ -60,7 +60,7 @@ struct DropoutBlocks {
 
   /// Whether any weight goes.
   __device__ __forceinline__ bool Drop() const { return threshold > 0; }
-  /// Of a query and of the keys from kKeysPerBlock * `keys` on.
+  /// The random words of a query and of the keys from kKeysPerBlock * `keys` on.
   __device__ __forceinline__ Philox4 At(int query, int keys) const {
     const uint32_t high = head << kKeyBlockBits | static_cast<uint32_t>(keys);
     return Philox(key, uint64_t{high} << kTokenBits | (first_token + static_cast<uint32_t>(query)));
@@ -69,7 +69,7 @@ struct DropoutBlocks {
   __device__ __forceinline__ bool Keeps(uint32_t word, int odd) const {
     return (odd == 0 ? word & 0xffffu : word >> 16) >= threshold;
   }
-  /// Of one query and key, for kernels that look at one at a time.
+  /// Whether one query keeps one key, for kernels that look at one at a time.
   __device__ __forceinline__ bool Keeps(int query, int key_index) const {
     const Philox4 block = At(query, key_index / kKeysPerBlock);
     const int word = key_index % kKeysPerBlock / 2;
@@ -80,8 +80,8 @@ struct DropoutBlocks {
   }
 };
 
-/// Of four lanes `kStride` apart from a multiple of 4 kStride on, lane i gets as words[j] what lane
-/// j has as words[i].
+/// Transposes words among four lanes that are `kStride` apart, from a multiple of 4 kStride on:
+/// lane i gets as words[j] what lane j has as words[i].
 template <int kStride>
 __device__ __forceinline__ void TransposeWords(uint32_t (&words)[4]) {
   const int lane = static_cast<int>(threadIdx.x) / kStride % 4;

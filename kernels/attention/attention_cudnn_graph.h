@@ -24,7 +24,7 @@ struct CudnnAttentionShape {
   int64_t k_stride = 0;
   int64_t v_stride = 0;
   int64_t out_stride = 0;
-  // Of the backward pass; in the forward pass all 0.
+  // The backward pass has these; the forward pass leaves them 0.
   int64_t dout_stride = 0;
   int64_t dq_stride = 0;
   int64_t dk_stride = 0;

@@ -159,7 +159,7 @@ class Block {
                   RowsAligned16(out) ? MergeKernel<T, kCount> : MergeKernel<T, 1>, rows);
   }
 
-  /// Of the queries, from those of all of them.
+  /// Takes the log-sum-exps of the queries from those of all queries.
   Status TakeLogSumExp(int64_t query) const {
     const TensorView from{args_.log_sum_exp.As<float>() + query,
                           DType::kF32,

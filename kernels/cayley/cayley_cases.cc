@@ -13,7 +13,7 @@ struct Sizes {
   Shape square() const { return {blocks * size, size}; }
 };
 
-/// Of what the sums behind a number have as terms: four products of matrices.
+/// Number of terms in the sums behind a number: four products of matrices.
 int64_t Terms(const Sizes& size) {
   return 16 * size.size + 16;
 }

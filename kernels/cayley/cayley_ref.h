@@ -28,7 +28,7 @@ inline RefSquare RefSkew(const double* above, int64_t size) {
   return q;
 }
 
-/// Of a row of q, the sum of its powers with these coefficients.
+/// Sums the powers of the skew matrix of a row of q, with these coefficients.
 inline RefSquare CayleyRef(const double* above, int64_t size) {
   constexpr double kCoefficients[] = {2, 2, 2, 1};
   const RefSquare q = RefSkew(above, size);

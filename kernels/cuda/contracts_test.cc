@@ -554,7 +554,7 @@ TEST_F(ContractsOnCuda, GroupsHaveTheCodesOfTheCpu) {
                                     .key = key,
                                     .step = at,
                                     .first_element = 1000};
-          // Of another step, were it not read where it lies.
+          // The step would differ if it were not read in place.
           if (at != nullptr) args.key.step = 9;
           const Status status = GroupQuantize(to, args);
           return status.ok() ? GroupDequantize(to, {shifted, scales.view(), bits, y.view()})

@@ -377,7 +377,7 @@ TEST_F(KernelsOnCuda, SequencesOutsideTheTokensMakeAttentionTouchNothingElse) {
   }
 }
 
-// Of such a tensor, made to be timed, the host keeps only the part that repeats.
+// The host keeps only the repeated part of a tensor that is made to be timed.
 TEST_F(KernelsOnCuda, ALargeTestTensorRepeatsToItsEndOnTheDevice) {
   constexpr int64_t kTail = 1000, kKept = testing::TestTensor::kMostKept;
   const testing::ScopedTestDevice device(stream().device, false);

@@ -16,8 +16,8 @@ namespace weft::kernels::cuda {
 
 inline constexpr int kWarpgroup = 4 * kWarp;
 
-/// Of the calling thread. Taken from the first lane, so that the compiler knows that all have the
-/// same, and computes descriptors once a warp.
+/// The warpgroup of the calling thread. The first lane gives it, so that the compiler knows that
+/// all lanes have the same one, and computes descriptors once a warp.
 __device__ __forceinline__ int WarpgroupIndex() {
   return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }

@@ -135,7 +135,7 @@ TEST_F(PrimitivesOnCuda, SwizzledTilesMultiplyBothWays) {
       EXPECT_EQ(
           testing::Mismatch(scores.Values(), want, testing::ToleranceFor(DType::kF32, columns)),
           "");
-      // Of the rest nothing was written.
+      // Nothing else was written.
       std::vector<double> got = out.Values();
       for (int i = 0; i < kRows * columns; ++i) {
         const bool inside = i / columns < kUsedRows && i % columns < used;

@@ -97,7 +97,7 @@ TEST_F(ProductsOnCuda, NoRowsIsNoWorkAndNoGradient) {
   EXPECT_EQ(Result(OkStatus(), dbias), Values(2, 0));
 }
 
-// Of a bias that is trained while its weight is not; with many rows the sums are made in parts.
+// A bias may be trained while its weight is not; with many rows the sums are made in parts.
 TEST_F(ProductsOnCuda, TheBiasGradientAloneIsTheColumnSums) {
   constexpr int64_t kRows = 1000, kOut = 24;
   Values values(kRows * kOut), sums(kOut, 0.0);

@@ -7,7 +7,7 @@
 
 namespace weft::kernels::cuda {
 
-// Of raw bytes, since shared variables cannot have constructors.
+// Holds raw bytes, since shared variables cannot have constructors.
 template <class T>
 struct SharedStorage {
   using Type = T;

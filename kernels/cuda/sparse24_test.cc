@@ -206,7 +206,7 @@ TEST_F(Sparse24OnCuda, EstimatesHaveTheBitsOfTheCpu) {
                 return Mvue(where, {.x = tensors[0].view(),
                                     .y = tensors[in_place ? 0 : 1].view(),
                                     .draw = draw,
-                                    // Of another step, were it not read where it lies.
+                                    // The step would differ if it were not read in place.
                                     .key = {.seed = 3, .step = 1, .site = 2},
                                     .step = static_cast<const uint32_t*>(tensors[2].view().data),
                                     .first_row = 40});
@@ -337,8 +337,8 @@ struct ActivatedLayer {
   int64_t rows, in, out;
 };
 
-// Of rows that are written 16 bytes at a time it is taken on the way out, and of gates where blocks
-// have whole parts of them.
+// Rows that are written 16 bytes at a time are activated on the way out; gated ones only where
+// blocks have whole parts of the gates.
 void ExpectTheBitsOfOwnPasses(const Stream& stream, ProductActivation activation,
                               const ActivatedLayer& layer) {
   const testing::ScopedTestDevice device(stream.device, false);

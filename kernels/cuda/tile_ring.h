@@ -18,7 +18,7 @@ struct Turn {
   uint32_t number = 0;
 
   __device__ __forceinline__ int stage() const { return static_cast<int>(number % kStages); }
-  /// Of the phase that ends when the place was filled.
+  /// The parity of the phase that ends when the place was filled.
   __device__ __forceinline__ uint32_t parity() const { return number / kStages % 2; }
   __device__ __forceinline__ void Next() { ++number; }
 };

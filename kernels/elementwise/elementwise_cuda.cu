@@ -30,7 +30,7 @@ struct AddSignOf {
   }
 };
 
-// Of elements of any type, by their bits.
+// Fills elements of any type, by their bits.
 template <class Bits>
 struct FillMap {
   Bits* x;

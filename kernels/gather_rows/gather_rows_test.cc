@@ -30,7 +30,7 @@ TEST(GatherRows, NamesAnIndexThatIsOutOfRangeAndRefusesOtherShapes) {
   picked.shape = {1, 2};
   EXPECT_EQ(ScatterRows({}, {picked, index, all}).code(), StatusCode::kInvalid);
   EXPECT_EQ(GatherRows({}, {}).code(), StatusCode::kInvalid);
-  // Of three rows in groups of one row 1 is none, and groups of two are not whole.
+  // A period of one has no row 1, and a period of two does not divide three rows.
   rows = {1, 0};
   const TensorView first(rows.data(), DType::kI32, {1});
   EXPECT_EQ(GatherRows({}, {all, first, all, 1}).ToString(),

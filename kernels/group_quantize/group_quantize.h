@@ -31,9 +31,9 @@ struct GroupQuantizeArgs {
   PhiloxKey key;
   const uint32_t* step = nullptr;  ///< Where key.step lies (kernels/step_value.h), or none.
   uint64_t first_element = 0;      ///< A multiple of 4.
-  /// Of a part of a larger tensor: this many successive elements are successive ones there, too,
-  /// and from the first of these to that of the next ones it is `run_stride`, in words of the
-  /// stream as well. A multiple of kQuantizeGroup, and of 4; 0: all elements are.
+  /// Describes a part of a larger tensor: `run` successive elements are successive ones there, too,
+  /// and the next ones begin `run_stride` after them, in words of the stream as well. A multiple of
+  /// kQuantizeGroup, and of 4; 0: all elements are successive.
   int64_t run = 0;
   int64_t run_stride = 0;
 

@@ -8,7 +8,7 @@
 
 namespace weft::kernels::cpu {
 
-/// Of one group of `count` elements.
+/// Loops over one group of `count` elements.
 template <class T>
 struct GroupQuantizeLoop {
   /// `block` is the Philox block of element 0.

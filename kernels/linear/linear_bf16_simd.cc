@@ -141,7 +141,8 @@ WEFT_INLINE void TileRows(const BFloat16* from, int64_t stride, int64_t rows, in
       const BFloat16* row = from + r * stride + first * kBlock;
       for (int64_t i = 0; i < count; ++i) {
         _mm512_storeu_si512(tile + i * kStep, r < rows ? LoadBits(row + i * kBlock) : __m512i{});
-        // Of far more rows than the processor sees as streams, the part to be copied next.
+        // Prefetches what is copied next: there are far more rows than the processor sees as
+        // streams.
         _mm_prefetch(row + (kTogether + i) * kBlock, _MM_HINT_T0);
       }
     }

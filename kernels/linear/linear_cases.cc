@@ -22,7 +22,7 @@ struct Dims {
            std::string(DTypeName(dtype));
   }
   double Flops() const { return 2.0 * static_cast<double>(rows * in * out); }
-  /// Of a product and its operands, given what an element of each costs.
+  /// Bytes of a product and its operands, given what an element of each costs.
   double Bytes(int64_t x, int64_t weight, int64_t y) const {
     return static_cast<double>(rows * in * x + in * out * weight + rows * out * y);
   }
@@ -192,7 +192,7 @@ OpCase BackwardWeightCase(Dims dims, DType dtype, bool with_bias, bool accumulat
           }};
 }
 
-// Of values around 0, where GELU bends. They may pass through the type in between.
+// Makes values around 0, where GELU bends. They may pass through the type in between.
 double GeluScale(const Dims& dims) {
   return 1 / std::sqrt(static_cast<double>(dims.in));
 }

@@ -102,7 +102,7 @@ void Apply(const NormOfPartsArgs& args) {
   });
 }
 
-/// Of one row of a backward pass.
+/// What one row of a backward pass reads.
 template <class T>
 struct GradientRow {
   const T* dy;

@@ -183,7 +183,7 @@ inline void CheckParts(const Problem& p, const Stream& stream = {}) {
          plus(through.dbias, Whole(p, owners, &Owner::dbias, true)), DType::kF32, p.rows);
 }
 
-/// Of all types, of one part and of several, of few columns and of many.
+/// Checks all types, one part and several, few columns and many.
 inline void CheckManyParts(const Stream& stream = {}) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const bool layer : {true, false}) {

@@ -42,7 +42,7 @@ std::vector<int32_t> Quantized(const FourBitFormat& format, int64_t count, Philo
   return words;
 }
 
-/// Of the columns of a matrix that one of two ranks has.
+/// Dequantises the columns of a matrix that one of two ranks has.
 OpCase DequantizePartCase(const FourBitFormat& format, int64_t rows, DType dtype) {
   constexpr int64_t kRun = 3;  // blocks of a row, of twice as many
   const int64_t count = rows * kRun * format.block_size;

@@ -26,7 +26,7 @@ struct Problem {
   int64_t scales_of_scales;
   int64_t mean;
   int64_t block_size;
-  // Of a part, see FourBitPart; all of it: run is 0.
+  // Describe a part, see FourBitPart; the whole tensor has run 0.
   int64_t first;
   int64_t run;
   int64_t stride;

@@ -7,8 +7,8 @@
 
 namespace weft::kernels::cpu {
 
-/// Of one block of `count` elements: y[i] = values[code i] * scale, two codes a byte, the first in
-/// its upper half.
+/// Dequantises one block of `count` elements: y[i] = values[code i] * scale, two codes a byte, the
+/// first in its upper half.
 template <class T>
 struct FourBitLoop {
   void (*dequantize)(const uint8_t* codes, const float* values, float scale, T* y, int64_t count);

@@ -56,7 +56,7 @@ TEST(QuantizeFp8, OverflowSaturatesAndANanStays) {
   }
 }
 
-// Of x in the normal range: half a step, a 16th or an 8th of x.
+// In the normal range the error is at most half a step, a 16th or an 8th of x.
 TEST(QuantizeFp8, TheErrorIsBoundedByTheFraction) {
   PhiloxStream rng({.seed = 2});
   std::vector<double> x;

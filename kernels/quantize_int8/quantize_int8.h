@@ -11,9 +11,9 @@ namespace weft::kernels {
 /// 2208.07339):
 ///   scale = largest |x| of the group / 127
 ///   q = x * (127 / largest |x|), rounded to the nearest integer, half to even; -127 to 127
-/// Of a group whose largest magnitude is below 2^-100 quantised values and scale are 0. Of one with
-/// a NaN or an infinity the quantised values are 0 and the scale is a NaN. Bit for bit the same on
-/// every back end.
+/// A group whose largest magnitude is below 2^-100 has quantised values and a scale of 0. A group
+/// with a NaN or an infinity has quantised values of 0 and a NaN as scale. Every back end gives the
+/// same bits.
 struct QuantizeInt8Args {
   TensorView x;       ///< [rows, columns] f32, bf16 or f16; rows may be strided
   TensorView q;       ///< [rows, columns] u8 in two's complement, contiguous

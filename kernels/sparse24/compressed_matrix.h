@@ -16,7 +16,7 @@ struct KeptTwo {
   int first, second;
 };
 
-/// Of the elements whose bits are set in `bits`, two at most; others where there are fewer.
+/// Picks the elements whose bits are set in `bits`, two at most; others where there are fewer.
 __device__ __forceinline__ KeptTwo KeptOf(uint32_t bits) {
   const int lowest = bits == 0 ? 0 : __ffs(static_cast<int>(bits)) - 1;
   const int highest = 31 - __clz(static_cast<int>(bits));

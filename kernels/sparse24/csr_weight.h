@@ -17,8 +17,8 @@ struct CsrPattern {
   std::vector<uint32_t> places;      ///< Where each is in W, rows without gaps.
 };
 
-/// Of the elements of W [out, in] that a mask of kernels/sparse24_mask keeps: those of W, and those
-/// of Wᵀ. kExhausted for more than 2^31 - 1 elements.
+/// Patterns of the elements of W [out, in] that a mask of kernels/sparse24_mask keeps: those of W,
+/// and those of Wᵀ. kExhausted for more than 2^31 - 1 elements.
 struct CsrPatterns {
   CsrPattern weight, transpose;
 

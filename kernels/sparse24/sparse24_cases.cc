@@ -47,7 +47,7 @@ constexpr Activation kActivations[] = {
     {ProductActivation::kErfGeglu, "/erf_geglu", {ref::ErfGelu, ref::ErfGeluDerivative}},
 };
 
-// Of rows of `columns` numbers; a gated one reads gate and up, half of a row each.
+// Activates rows of `columns` numbers; a gated row has gate and up, half of it each.
 std::vector<double> Activated(const Activation& activation, const std::vector<double>& x,
                               int64_t columns) {
   std::vector<double> y;
@@ -283,7 +283,7 @@ void BuildSampledGradient(OpRun& run, const Problem& p, bool timed) {
   };
 }
 
-// Of an estimate that is made on the way, to be timed: two of four elements are known to it alone.
+// Makes the estimate on the way, to be timed: it alone knows the two of four elements.
 void BuildEstimatedGradient(OpRun& run, const Problem& p) {
   const TestTensor& x = run.Input(p.dtype, {p.rows, p.in});
   const TestTensor& dy = run.Input(p.dtype, {p.rows, p.out});
@@ -435,7 +435,7 @@ std::vector<OpCase> Sparse24Cases() {
       // More rows of the result than stay in the cache at a time, few of x.
       {.rows = 5, .in = 8, .out = 4100},
   };
-  // Of gradients that are not sparse a device multiplies those in f32 alone.
+  // A device multiplies gradients that are not sparse only in f32.
   const Problem dense_on_devices[] = {
       {.rows = 21, .in = 40, .out = 24, .dtype = DType::kBF16, .mask = MaskKind::kAny},
       {.rows = 9,

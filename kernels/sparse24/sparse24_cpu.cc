@@ -12,7 +12,7 @@
 namespace weft::kernels::cpu {
 namespace {
 
-// Of a weight gradient's dy: rows and elements that are listed at a time. The lists stay in the
+// Rows and elements of a weight gradient's dy that are listed at a time. The lists stay in the
 // last-level cache, and the gradient is added to once for all these rows.
 constexpr int64_t kListedRows = 8192;
 constexpr int64_t kListedElements = int64_t{2} << 20;

@@ -93,7 +93,7 @@ class CudaSparseWeight final : public SparseWeight {
   bool packed() const { return packed_; }
   bool forward_is_sparse() const { return forward_is_sparse_; }
   bool backward_is_sparse() const { return backward_is_sparse_; }
-  /// Of a weight that cuSPARSELt multiplies by, what it reads instead of forward() and backward();
+  /// What cuSPARSELt reads of a weight that it multiplies, instead of forward() and backward();
   /// else nullptr.
   const CusparseLtMatrix* library_forward() const {
     return by_library_ ? &library_forward_ : nullptr;

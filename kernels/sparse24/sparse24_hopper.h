@@ -40,7 +40,7 @@ struct HopperSparseBlock {
 struct SparsePlace {
   int64_t row, line;
 
-  /// Of blocks that begin `rows` rows after each other.
+  /// The place of this block, where blocks begin `rows` rows after each other.
   static __device__ __forceinline__ SparsePlace OfThisBlock(int rows) {
     constexpr unsigned kRowsTogether = 16;
     const unsigned number = blockIdx.x + gridDim.x * blockIdx.y;

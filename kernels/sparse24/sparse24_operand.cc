@@ -17,7 +17,7 @@ constexpr int64_t kPanelBytes = 256 << 10;
 // Columns of the result that are passed on at a time, from a thread's first-level cache.
 constexpr int64_t kStripRows = 256;
 
-// Of both operands of a sampled product at a time.
+// Bytes of both operands of a sampled product that are packed at a time.
 constexpr int64_t kPackedBytes = 16 << 20;
 
 // Uses of scratch memory.

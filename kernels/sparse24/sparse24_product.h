@@ -101,7 +101,7 @@ struct DenseColumns {
 // free and has room for a tile of kRows by kLines elements, those of the block; with kM 1 for one
 // of f32, and some more.
 
-/// Of results whose blocks have rows of A that follow each other.
+/// Maps rows of results whose blocks have successive rows of A.
 struct RowsTogether {
   static constexpr int kParts = 1;
   __device__ __forceinline__ int64_t RowOf(int64_t row, int /*part*/) const { return row; }

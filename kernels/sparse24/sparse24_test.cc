@@ -132,7 +132,7 @@ TEST(Sparse24, NoRowsLeaveAGradientOfZeros) {
   EXPECT_EQ(memory[7], 3.0f);
 }
 
-// Of more rows than are listed at a time.
+// The gradient has more rows than are listed at a time.
 TEST(Sparse24, AGradientOfAnEstimateIsThatOfTheStoredEstimate) {
   constexpr int64_t kRows = 7003, kOut = 300, kIn = 4;
   PhiloxStream rng({.seed = 5});

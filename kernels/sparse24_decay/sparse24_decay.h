@@ -13,7 +13,8 @@ struct MaskedDecayArgs {
   TensorView mask;    ///< [rows / 4, columns / 4] u16 of all of W, as kernels/sparse24_mask has it
   int64_t first = 0;  ///< Element of W with which weight begins.
   float decay = 0;
-  /// Of the update that the gradient is meant for. Its factor multiplies the gradient later on.
+  /// The gate of the update that the gradient is meant for. Its factor multiplies the gradient
+  /// later on.
   UpdateGate gate = {};
 };
 

@@ -113,7 +113,7 @@ TEST(Sparse24Mask, IsTheBestOfAllBlocksOnEveryInstructionSet) {
   }
 }
 
-// Of a normal distribution: what this project's own enumeration gave, to three digits.
+// The shares are those of a normal distribution: this project's own enumeration, to three digits.
 TEST(Sparse24Mask, KeepsTheKnownShareOfMagnitude) {
   Weight weight(1024, 1024, 5);
   EXPECT_NEAR(KeptShare(weight, TransposableOf(weight)), 0.703, 0.002);

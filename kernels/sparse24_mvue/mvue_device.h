@@ -34,7 +34,7 @@ struct MvueWords {
   int64_t group, column;
   Philox4 block = {};
 
-  /// Of column `c`, asked for in their order: two of kSequential, one of kMinimumVariance.
+  /// Draws of column `c`, asked for in their order: two of kSequential, one of kMinimumVariance.
   __device__ __forceinline__ uint2 Of(int c) {
     const int64_t g = numbers.first_group + group, at = numbers.first_column + column + c;
     if (numbers.draw == MvueDraw::kSequential) {

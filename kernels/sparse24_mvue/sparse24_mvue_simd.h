@@ -16,7 +16,7 @@ struct MvueStream {
   int64_t first_column, all_columns;
 };
 
-/// Of one group of rows. y may be x.
+/// Loops over one group of rows. y may be x.
 template <class T>
 struct MvueLoops {
   void (*run)(const MvueStream& stream, const T* x, int64_t x_stride, T* y, int64_t y_stride,

@@ -37,7 +37,7 @@ TEST(Mvue, KeepsEachWithTheProbabilityOfTheMethod) {
   const std::array<float, 4> group = {3, -1, 0.5f, 0.1f};
   constexpr int64_t kCount = 1 << 19;
   for (const MvueDraw draw : kDraws) {
-    // Of the sequential draw: t_i + a_i sum over j != i of k_j, worked out by hand.
+    // The sequential draw gives t_i + a_i sum over j != i of k_j, worked out by hand.
     const std::array<double, 4> expected =
         draw == MvueDraw::kSequential ? std::array<double, 4>{0.9274, 0.6563, 0.3451, 0.0712}
                                       : std::array<double, 4>{1, 1 / 1.6, 0.5 / 1.6, 0.1 / 1.6};

@@ -32,7 +32,7 @@ class Events {
     return Check("cudaEventRecord", cudaEventRecord(event, stream));
   }
 
-  /// Of the runs, in order, once the stream has done them.
+  /// Seconds of the runs, in order, once the stream has done them.
   Result<std::vector<double>> Seconds() const {
     std::vector<double> seconds;
     for (size_t i = 0; i + 1 < events_.size(); i += 2) {

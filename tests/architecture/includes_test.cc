@@ -154,7 +154,8 @@ bool StartsWithAny(std::string_view text, const std::vector<std::string_view>& p
   });
 }
 
-/// Of a technique, what validation and the planner link: `<folder>_cost.h` and `<folder>_cost.cc`.
+/// Whether validation and the planner link the file: `<folder>_cost.h` or `<folder>_cost.cc` of a
+/// technique.
 bool IsTechniqueCost(std::string_view file) {
   return file.starts_with("worker/engine/techniques/") &&
          (file.ends_with("_cost.h") || file.ends_with("_cost.cc"));

@@ -61,7 +61,7 @@ Json Phases(const PhaseSeconds& total, double steps) {
           {"optimizer", total.optimizer / steps}};
 }
 
-// Of each operation: seconds a step without those within it, and operations on numbers.
+// Lists, for each operation, seconds a step without those within it, and operations on numbers.
 Json Operations(const Profiler& profiler, double steps) {
   Json operations = Json::object();
   for (const auto& [name, entry] : profiler.entries()) {
@@ -135,8 +135,8 @@ Json LinkUse(HostMemoryPool& host, const Plan& plan, const LinkTotals& down, con
 }
 
 // Best rate of a large square product in the compute type: the ceiling that training runs under.
-// Of random numbers: multiplying the same one over and over takes less power, and a processor whose
-// clock follows its power then reaches rates that no training does.
+// The numbers are random: multiplying the same one over and over takes less power, and a processor
+// whose clock follows its power then reaches rates that no training does.
 Result<double> GemmFlopsPerSecond(Context& context, DType compute) {
   const int64_t size = OnDevice(context) ? 8192 : 2048;
   constexpr int kRepeats = 10;
@@ -192,8 +192,8 @@ struct Measured {
   std::vector<double> seconds;
   std::vector<double> losses;
   StepReport last;
-  // Of the first steps asked for, before any product is timed: of the process, what is held of the
-  // device, and what the engine's allocator counted.
+  // Peaks of the first steps asked for, before any product is timed: what the process takes, what
+  // it holds of the device, and what the engine's allocator counted.
   int64_t peak_memory_bytes = 0;
   int64_t device_memory_bytes = 0;
   MemoryBreakdown peak_memory;

@@ -83,7 +83,7 @@ JobSpec OpenJob() {
   return job;
 }
 
-/// Of very many blocks, for one rank on a processor.
+/// Makes a job of very many blocks, for one rank on a processor.
 JobSpec DeepJob(const std::string& recompute) {
   JobSpec job;
   job.name = "speed";

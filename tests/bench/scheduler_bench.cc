@@ -84,7 +84,7 @@ struct LongQueue {
 
   coordinator::SchedulerDecisions Pass(const char* name) {
     plans = 0;
-    // Of this thread: others may have the machine, too.
+    // Counts processor time of this thread: others may have the machine, too.
     const std::clock_t begin = std::clock();
     coordinator::SchedulerDecisions decisions = coordinator::Schedule(
         snapshot, [this](const JobSpec& spec, const ClusterProfile&) { return PlanOf(spec); });

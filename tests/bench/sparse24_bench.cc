@@ -214,7 +214,7 @@ struct Layer {
     return kernels::SampledBackwardWeight(
         stream, {.x = x, .dy = dy, .weight = sparse.get(), .dweight = dweight});
   }
-  /// Of dy that is sparse already.
+  /// Multiplies a dy that is sparse already.
   Status SparseBackwardWeight() {
     return kernels::SparseBackwardWeight(stream, {.x = x, .dy = estimate, .dweight = dweight});
   }

@@ -113,7 +113,7 @@ Json Outside(const CalibratedRange& range, const std::vector<MeasuredRun>& runs)
 }
 
 Json Memory(const MeasuredRun& run) {
-  // Of a run that contradicts itself there is none.
+  // A run that contradicts itself has no memory.
   if (!run.program || !PredictStep(run.device, *run.program, run.run).ok()) return {};
   const RunMemory first = MemoryAt(*run.program, run.run, 0);
   return {{"first",
@@ -130,7 +130,7 @@ Json Memory(const MeasuredRun& run) {
 }
 
 double PlansPerSecond(const SoftwareStack& stack, const std::vector<MeasuredRun>& runs) {
-  // Of the processor, so that others on the machine do not count.
+  // Counts processor time, so that others on the machine do not count.
   const std::clock_t start = std::clock();
   double seconds = 0, sum = 0;
   int64_t plans = 0;

@@ -237,8 +237,8 @@ class Client {
         [&] {
           grpc::ClientContext context;
           SetDeadline(context);
-          // Of calls that fail at once none waits for a connection that is being made, and gRPC
-          // looks after it by itself once in five seconds.
+          // A call that fails at once waits for no connection that is being made, and gRPC looks
+          // after it by itself only once in five seconds.
           context.set_wait_for_ready(true);
           v1::GetVersionResponse response;
           return stub_->GetVersion(&context, {}, &response).ok();

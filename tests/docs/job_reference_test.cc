@@ -22,7 +22,7 @@ std::string Escaped(std::string text) {
   return text;
 }
 
-/// Of each field that is a whole model what it says, except `model`, whose rows describe them all.
+/// Finds what each field that is a whole model says, except `model`, whose rows describe them all.
 template <SpecStruct T>
 void FindNestedModels(const std::string& prefix, std::map<std::string, std::string>& found) {
   const T fields{};

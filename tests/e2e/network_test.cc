@@ -50,7 +50,7 @@ class Network : public ::testing::Test {
   bool AwaitSource(int index, v1::NetworkSource source) {
     return Eventually([&] { return Worker(index).network().source() == source; }, seconds(20));
   }
-  /// Of a job on both workers, planned for the attached ones or for a cluster file.
+  /// Predicts a step of a job on both workers, planned for the attached ones or a cluster file.
   double StepSeconds(const v1::ClusterProfile* file = nullptr) {
     grpc::ClientContext context;
     v1::PlanJobRequest request;

@@ -206,7 +206,7 @@ TEST(Phases, AWorkerIsKilledInTheSecondPhase) {
 }
 
 TEST(Phases, TheCoordinatorIsKilledWhereAPhaseEnds) {
-  // Of the first attempt: started, training, finished; the change with the last of them ends it.
+  // The first attempt reports three times: started, training, finished; the last report ends it.
   for (const char* point :
        {"coordinator.attempt.report.before_commit=crash@3",
         "coordinator.attempt.report.after_commit=crash@3",

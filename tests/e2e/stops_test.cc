@@ -139,7 +139,7 @@ TEST(Retries, AreNotMadeOfARunFolderThatCannotBeWritten) {
   Cluster cluster({.workers = 1});
   for (const std::string blocked : {"", "/checkpoints"}) {
     const v1::Job job = RunAfter(cluster, [&](const std::string& folder) {
-      // Of a file in its place even root cannot make a folder.
+      // Not even root can make a folder where a file is.
       if (!blocked.empty()) std::filesystem::create_directories(folder);
       std::ofstream(folder + blocked) << "in the way";
     });

@@ -487,7 +487,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
                    passes_ * (6 * layers + ends) * stream_ + softmax);
       } else {
         const double reduced = Counted(rank, "tensor", "all-reduce");
-        // Of gradients that are sharded some ranks have more of these, some none.
+        // Some ranks have more of the sharded gradients, some none.
         if (way.zero_stage == 0) ExpectNear("all-reduce", reduced, sums + partial_sums);
         EXPECT_GE(reduced, sums);
         EXPECT_LE(reduced, sums + partial_sums);

@@ -12,7 +12,7 @@ namespace weft::testing {
 namespace {
 
 constexpr int64_t kMostRanks = 8;
-/// Of what is put into a combination besides the two choices that it is there for: more ranks than
+/// Most ranks of a combination with choices besides the two that it is there for: more ranks than
 /// processors take longer than they find.
 constexpr int64_t kEnrichedRanks = 2;
 constexpr int kOrders = 4;  // more find little more
@@ -82,7 +82,7 @@ class Pairs {
   }
 
  private:
-  /// Of the choices of two axes, in the order of the axes.
+  /// The place of a pair of choices of two axes, in the order of the axes.
   size_t Index(size_t a, size_t choice, size_t b, size_t other) const {
     return (first_[a] + choice) * choices_ + first_[b] + other;
   }

@@ -84,7 +84,7 @@ TEST_F(DeterministicMeshAttempt, ThePlannerTakesTheLogicalMicroBatch) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ(plan->micro_batch, 2);
   EXPECT_EQ(plan->accumulation_steps, 2);
-  // Of any number of ranks it finds those that share the tree.
+  // With an open number of ranks the planner finds those that share the tree.
   job.resources.ranks = 0;
   job.train.global_batch = 24;
   job.train.logical_micro_batch = 3;

@@ -16,7 +16,7 @@ inline Network NetworkOf(const JobSpec& job) {
   return job.model.family == "llama" ? Network::kLlama : Network::kGpt2;
 }
 
-/// Of each network.
+/// The methods of each network.
 struct Methods {
   std::string gpt2, llama, mixtral;
 

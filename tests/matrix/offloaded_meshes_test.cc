@@ -321,7 +321,7 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   return job;
 }
 
-/// Of each rank of a replica's pipeline, both tiers together and the device alone.
+/// Predicted memory of each rank of a replica's pipeline, of both tiers together and of the device.
 struct Predicted {
   std::vector<MemoryBreakdown> all, device;
 };
@@ -420,7 +420,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
     near("parameters", &MemoryBreakdown::parameters_bytes);
     near("gradients", &MemoryBreakdown::gradients_bytes);
     near("optimizer", &MemoryBreakdown::optimizer_bytes);
-    // Of stages and of rows that are partitioned they are predicted less closely.
+    // Activations of stages and of partitioned rows are predicted less closely.
     if (GetParam().pipeline == 1 && !GetParam().sequence)
       near("activations", &MemoryBreakdown::activations_bytes);
     const int64_t waiting = all.activations_bytes - device.activations_bytes;
@@ -437,7 +437,7 @@ TEST_P(OffloadedMeshes, HaveTheBitsOfTheSameRanksWithoutAndTakeWhatIsPredicted) 
                     }),
                StateBytes(device));
     if (waiting > 0) {
-      // Of the tier alone, as closely as without offload.
+      // Activations on the device are predicted as closely as without offload.
       const int64_t taken = Most(
           ranks, [&](const auto& rank) { return rank.memory_step.activations_bytes - waiting; });
       EXPECT_NEAR(static_cast<double>(taken) / static_cast<double>(device.activations_bytes), 1,
@@ -475,7 +475,7 @@ TEST_F(OffloadedPipelines, GoOnWithWeightsInFilesAndWithoutThem) {
 
 class DelayedMeshes : public OffloadedMeshes {};
 
-// Of sums in another order, hence not the bits of one rank.
+// The sums have another order, hence not the bits of one rank.
 TEST_P(DelayedMeshes, AreOneStepLateAsOneRankIsAlsoAfterACheckpoint) {
   constexpr int64_t kAll = 46, kSaved = 44;  // the first 40 steps are not delayed
   const auto losses = [&](const Case& c, const std::string& run, int64_t last_step) {

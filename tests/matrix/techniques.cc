@@ -215,7 +215,7 @@ Choice NestedModel() {
           [](JobSpec& job) { job.train.nested_model = {.layers = 1, .joint_share = 0.5}; }};
 }
 
-/// Of the matrices of MLPs, or of all.
+/// Monarch matrices for the MLPs, or for attention, too.
 Choice Monarch(bool attention) {
   return {attention ? "monarch with attention" : "monarch", Effect::kOwnTraining,
           [=](JobSpec& job) {
@@ -225,7 +225,7 @@ Choice Monarch(bool attention) {
           }};
 }
 
-/// Of all matrices, in the blocks of the diagonal.
+/// Pixelfly for all matrices, with the blocks of the diagonal.
 Choice Pixelfly() {
   return {"pixelfly", Effect::kOwnTraining, [](JobSpec& job) {
             job.model.structured_matrices.kind = "pixelfly";

@@ -83,7 +83,7 @@ std::vector<AdapterCase> Cases() {
       cases.push_back({family, name, std::move(change)});
     };
     add("lora", [experts](PeftSpec& spec) {
-      // Of experts transformers 5 has no ranks of patterns.
+      // transformers 5 takes no ranks by pattern for experts.
       spec.target_modules = {experts ? "*_proj" : "all-linear"};
       spec.rank_pattern = {{".*", 3}};
       spec.use_rslora = true;

@@ -23,7 +23,7 @@ namespace weft::engine {
 namespace {
 
 constexpr int64_t kSteps = 12, kLength = 20;
-/// Of a parameter: twelve steps in f32 from the same values, as parity_test.cc has it of twenty.
+/// Tolerance of a parameter after twelve steps in f32; parity_test.cc has it after twenty.
 constexpr double kTolerance = 1e-4;
 
 std::string Folder(const std::string& name) {

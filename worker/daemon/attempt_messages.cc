@@ -11,7 +11,7 @@
 namespace weft::daemon {
 namespace {
 
-/// Of the newest step in the mean of steps lately: about the last ten count.
+/// The share of the newest step in the mean of recent steps: about the last ten count.
 constexpr double kNewestStep = 0.1;
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Of one wait for XIDs: how long the end of the monitor may take.
+/// How long one wait for XIDs, and so the end of the monitor, may take.
 constexpr milliseconds kWait{200};
 
 /// After the driver could not wait: often a GPU was lost, and the sampler finds out which.

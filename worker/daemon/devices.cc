@@ -14,9 +14,9 @@
 namespace weft::daemon {
 namespace {
 
-/// Of a GPU's memory: the rest is for the CUDA context and what the driver keeps.
+/// The share of a GPU's memory that is offered: the CUDA context and the driver keep the rest.
 constexpr double kOfferedMemory = 0.92;
-/// Of what is free of it when the worker starts, should others hold some.
+/// The share that is offered of what is free when the worker starts, should others hold some.
 constexpr double kOfferedFreeMemory = 0.97;
 
 /// Whether a name of a choice means the GPU.

@@ -164,7 +164,7 @@ std::map<std::string, double> BestFlops(const std::vector<GemmRate>& rates) {
   return best;
 }
 
-/// Of the fastest usable GPU.
+/// FLOP rates of the fastest usable GPU, by precision.
 std::map<std::string, double> FlopsPerDevice(const WorkerProfile& profile) {
   std::vector<GemmRate> rates;
   for (const DeviceSpec& device : profile.devices) {

@@ -103,7 +103,7 @@ class Attempt {
   /// It is the same on all ranks, and that of the checkpoint to go on from.
   Status CheckAddedNetwork(const StartPoint& start);
   Status BuildModel();
-  /// Of the whole network; ranks with other stages or experts have parts of it.
+  /// Counts those of the whole network; ranks with other stages or experts have parts of it.
   Status CountParameters();
   Status OpenOutputs(const StartPoint& start);
   Status Step();
@@ -119,7 +119,7 @@ class Attempt {
   /// then.
   Status RollBack();
   Result<Votes> CollectVotes();
-  /// Of the ranks that save: whether `own` is so on one of them.
+  /// Whether `own` is true on one of the ranks that save.
   Result<bool> OnAnyRank(bool own);
   /// Ends the recording under way, if any, on all ranks.
   Status FinishProfile();
@@ -144,7 +144,7 @@ class Attempt {
   Result<AttemptOutcome> Finish();
   /// Evaluates the sizes of the elastic network, in the order of PhaseSizes.
   Result<std::vector<SizeCandidate>> CompareSizes();
-  /// Of the steps of the search, each with the size that it had.
+  /// FLOPs of the steps of the search, each with the size that it had.
   double FlopsOfSearch(const std::vector<SizeCandidate>& candidates) const;
   /// Evaluates these sizes and chooses one, the same on all ranks.
   Result<AttemptOutcome> FinishSearch();

@@ -62,7 +62,7 @@ Status Attempt::ReportStep(const engine::StepReport& report) {
   progress.tokens = counters.tokens;
   progress.padding_ratio = static_cast<double>(report.padding_tokens) /
                            static_cast<double>(std::max<int64_t>(report.tokens, 1));
-  // Of a round by time the times are reported as means of its steps.
+  // A round by time reports the means over its steps as times.
   const int64_t last = std::exchange(reported_step_, counters.step);
   progress.steps = counters.step - last;
   const auto steps = static_cast<double>(progress.steps);

@@ -34,7 +34,7 @@ std::string StepName(int64_t step, int64_t of) {
   return BaseName(engine::CheckpointPath("", step)) + "-of-" + std::to_string(of);
 }
 
-/// Of "step-00000012-of-2"; nullopt for any other name.
+/// Reads a name like "step-00000012-of-2"; nullopt for any other name.
 std::optional<std::pair<int64_t, int64_t>> StepOf(const std::string& name) {
   long long step = 0, of = 0;
   char end = 0;

@@ -62,7 +62,7 @@ class PeerSnapshots {
                const std::vector<engine::NamedTensor>& tensors, const Stream& stream,
                std::string& own);
   Status Keep(engine::CheckpointManifest& manifest, const std::vector<std::string>& all);
-  /// Of all ranks of this worker that ever kept some of this run.
+  /// Finds the snapshots of all ranks of this worker that ever kept some of this run.
   std::vector<Found> FindAll() const;
   /// An error text of each rank that has one, with its number; empty: none has.
   Result<std::string> Errors(const Status& own);

@@ -21,7 +21,7 @@ std::string SummaryPath(const std::string& run_dir) {
   return JoinPath(run_dir, "summary.json");
 }
 
-/// Of a phase that is complete; none for others.
+/// Reads the summary of a phase that is complete; none for others.
 Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_dir) {
   const std::string path = SummaryPath(run_dir);
   if (!env.FileExists(path)) return std::optional<RunSummary>();

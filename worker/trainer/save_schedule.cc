@@ -9,7 +9,7 @@
 namespace weft::trainer {
 namespace {
 
-/// Of the newest measurement in a mean.
+/// Shares of the newest measurement in a mean.
 constexpr double kNewestStep = 0.1;
 constexpr double kNewestSave = 0.3;
 

@@ -37,7 +37,7 @@ class Speedometer {
     return seconds > 0 ? tokens / seconds : 0;
   }
 
-  /// Of all steps but the first; 0 before.
+  /// The median over all steps except the first; 0 before.
   double MedianSeconds() const {
     if (steps_.empty()) return 0;
     std::vector<double> sorted(steps_.begin(), steps_.end());

@@ -106,7 +106,7 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         manifest.data_fingerprint + ", the job's data is now " + data_fingerprint +
                         "; hint: restore the files, or submit a new job");
   }
-  // Of a pipeline this is one stage, and of ranks that make local steps one: there is more.
+  // The checkpoint has more where this is one stage of a pipeline, or one rank with local steps.
   const bool more = model.parameters().of_stage() || MakesLocalSteps(spec.job.train);
   const auto extra = more ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
   WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,

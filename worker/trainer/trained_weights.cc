@@ -82,7 +82,7 @@ Status LoadAverages(Env& env, const std::string& folder, const engine::Checkpoin
   return OkStatus();
 }
 
-/// Of a matrix what counts in training, by the mask or the scale that the checkpoint has of it.
+/// Keeps of each matrix what counts in training, by the mask or the scale in the checkpoint.
 Status ApplyMasks(Env& env, const std::string& folder, const engine::CheckpointManifest& manifest,
                   const std::optional<ExportedMask>& mask, const Stream& stream,
                   const std::vector<NamedTensor>& parameters) {

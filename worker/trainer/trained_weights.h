@@ -27,7 +27,7 @@ Status LoadLastWeights(Env& env, const std::string& folder,
                        const engine::CheckpointManifest& manifest,
                        engine::ParameterSet& parameters);
 
-/// Of a training of several jobs together (TechniqueCost::JointJobs) what the checkpoint calls the
+/// What the checkpoint of a training of several jobs together (TechniqueCost::JointJobs) calls the
 /// parameters that job `part` would have by itself, where it has others.
 std::map<std::string, std::string> NamesOfPart(const JobSpec& job, size_t part);
 

@@ -193,7 +193,7 @@ TEST_F(TrainerProcessTest, RanksThatShareSequencesSaveOnceAndGoOnAloneOrTogether
 
 class LostRankTest : public TrainerProcessTest {
  protected:
-  /// Of two ranks the second is killed in its seventh step.
+  /// Kills the second one of two ranks in its seventh step.
   void ExpectTheOtherLeavesForARetry(AttemptSpec spec) {
     std::vector<std::unique_ptr<Rank>> ranks;
     for (spec.rank = 0; spec.rank < 2; ++spec.rank) {

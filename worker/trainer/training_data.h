@@ -16,7 +16,7 @@ namespace weft::trainer {
 struct TrainingData {
   std::unique_ptr<engine::BatchSource> train;
   std::unique_ptr<engine::BatchSource> validation;  ///< Null: nothing is held out.
-  /// Of a search among sizes of images, within `train`: those sizes, in its order; else null.
+  /// The sizes that a search among sizes of images has, in its order, within `train`; else null.
   engine::ElasticImages* image_sizes = nullptr;
   int64_t vocab_size = 0;            ///< Of the tokenizer; 0: images.
   std::vector<std::string> classes;  ///< Names of the labels, by number.

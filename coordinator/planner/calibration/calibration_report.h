@@ -100,7 +100,7 @@ struct FittedConstant {
   }
 };
 
-/// Of one kind of machine.
+/// The calibration of one kind of machine.
 struct MachineReport {
   std::string machine;
   bool adopted = false;

@@ -20,7 +20,7 @@ struct FitRun {
 /// Without runs: the defaults. `runs`, `error_ratio` and `shapes` are left to the caller.
 TimeCalibration FitCalibration(const std::vector<const FitRun*>& runs);
 
-/// What these constants leave unexplained of the runs, by what their blocks compute: for
+/// Fits the time that these constants leave unexplained, by what the blocks of runs compute: for
 /// TimeCalibration::shapes. A run says of its blocks as much as their products are of its step.
 std::vector<MeasuredShape> FitShapes(const TimeCalibration& fitted,
                                      const std::vector<const FitRun*>& runs);

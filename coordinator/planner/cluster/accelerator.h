@@ -66,11 +66,11 @@ struct AcceleratorSpec {
           self.network_bytes_per_second);
   }
 
-  /// Of products with operands of this precision, or null.
+  /// The peak of products with operands of this precision, or null.
   const ProductPeak* Find(std::string_view precision) const;
 };
 
-/// What is built in (data/accelerators.json).
+/// The built-in accelerators (data/accelerators.json).
 const std::vector<AcceleratorSpec>& KnownAccelerators();
 
 /// kNotFound names those that are known.

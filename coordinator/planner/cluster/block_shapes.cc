@@ -14,7 +14,7 @@ namespace {
 // libraries choose kernels by the sizes, and half an octave further they have chosen another.
 constexpr double kShapeDeviation = 0.1;
 constexpr double kReach = 0.5;  // octaves
-// Of runs of the same shape among themselves.
+// Deviation of runs of the same shape among themselves.
 constexpr double kRunDeviation = 0.04;
 // Runs that are off by more than this say ever less: rather than their kernels, something disturbed
 // them.

@@ -23,7 +23,7 @@ struct BlockShape {
 /// What a calibration says of a block, as a BlockShape.
 BlockShape ToBlockShape(const MeasuredShape& block);
 
-/// Of the logarithms of measured over predicted seconds of blocks of these shapes.
+/// Covariance of the logarithms of measured over predicted seconds of blocks of these shapes.
 double ShapeCovariance(const BlockShape& a, const BlockShape& b);
 
 /// Variance of the same of runs of one shape among themselves.

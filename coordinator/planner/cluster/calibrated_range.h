@@ -16,10 +16,10 @@ struct Extrapolation {
   std::string text;           ///< "micro-batch 16 (measured: 1 to 8; 2 times the most)".
 };
 
-/// Of a number outside of what was measured, [low, high]; nothing was where high is less.
+/// Says that a number is outside of what was measured, [low, high]; nothing was where high is less.
 Extrapolation OutsideSpan(std::string_view quantity, int64_t value, int64_t low, int64_t high);
 
-/// Of a kind that is none of those measured.
+/// Says that a kind is none of those measured.
 Extrapolation OutsideKinds(std::string_view quantity, const std::string& value,
                            const std::string& measured);
 
@@ -28,7 +28,7 @@ Extrapolation OutsideKinds(std::string_view quantity, const std::string& value,
 /// run may lie inside of each range and still combine what was never measured together.
 class CalibratedRange {
  public:
-  /// Of runs that PredictStep accepts; of none, everything lies outside.
+  /// Takes runs that PredictStep accepts; without runs, everything is outside.
   explicit CalibratedRange(const std::vector<MeasuredRun>& runs);
 
   /// Every quantity in which `run` on `device` lies outside: the model's size, width and sequence

@@ -45,7 +45,7 @@ SoftwareStack WithLogs(SoftwareStack stack, Vector& logs) {
   return stack;
 }
 
-/// Of the runs, then of the constants, each in units of its deviation.
+/// Residuals of the runs, then of the constants, each in units of its deviation.
 Vector Residuals(const std::vector<MeasuredRun>& runs, const SoftwareStack& stack,
                  const Vector& logs, const Vector& prior) {
   Vector residuals;

@@ -29,8 +29,8 @@ struct AllToAllBytes {
   double between = 0;
 };
 
-/// Of `bytes` that a rank has for all of `ranks`, itself among them, the same for each; this many
-/// of them are on its machine.
+/// Splits `bytes` that a rank has for all of `ranks`, itself among them, the same for each;
+/// `on_machine` of them are on its machine.
 AllToAllBytes AllToAllTraffic(int64_t ranks, int64_t on_machine, double bytes);
 
 /// Where only some of what a rank has goes to each of `ranks`: a share `to_rank` of `bytes`, once

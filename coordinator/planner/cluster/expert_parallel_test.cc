@@ -97,7 +97,8 @@ TEST(Experts, SendWhatTheFormulaSays) {
   const AcceleratorSpec device = H100();
   SoftwareStack stack = Stack();
   stack.link_share = stack.network_share = 1;
-  // Of 4 rows a token of two bytes each, to 7 ranks of 64 inside of the machine and to 56 outside.
+  // A token sends 4 rows of two bytes a number, to 7 of 64 ranks inside of the machine and to 56
+  // outside.
   const double bytes = 4096.0 * 4 * 4096 * 2;
   const AllToAllBytes sent = AllToAllTraffic(64, 8, bytes);
   EXPECT_DOUBLE_EQ(sent.inside, bytes * 7 / 64);
@@ -217,8 +218,8 @@ TEST(Experts, AreRefusedWhereRanksDoNotShareThemEvenly) {
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts_per_token = 17; }),
               HasSubstr("17 of them"));
   EXPECT_THAT(refusal([](ClusterRun& r) { r.model.experts = 0; }), HasSubstr("is 0"));
-  // Of two ranks with half of attention each, 32 of 64 may be expert-parallel with experts that are
-  // whole, if expert_tensor says so.
+  // With two ranks of half of attention each, 32 of 64 may be expert-parallel with whole experts,
+  // if expert_tensor says so.
   const auto folded = [](int64_t expert, int64_t tensor, int64_t expert_tensor) {
     return [=](ClusterRun& r) {
       r.model.experts = 64;

@@ -21,7 +21,8 @@ class NearbyRuns {
   /// Measured over predicted seconds to expect of `run`: 1 where nothing near was measured.
   double Factor(const AcceleratorSpec& device, const ClusterRun& run) const;
 
-  /// Of what its blocks compute; alike are accelerator, precision, recomputation and experts.
+  /// The shapes that its blocks compute with; alike are accelerator, precision, recomputation and
+  /// experts.
   static BlockShape ShapeOf(const AcceleratorSpec& device, const ClusterRun& run);
 
  private:

@@ -10,7 +10,7 @@
 
 namespace weft::planner {
 
-/// As many as the machine runs at once.
+/// The number of threads that the machine runs at once.
 inline int ThreadsOfMachine() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -18,7 +18,7 @@ inline int ThreadsOfMachine() {
 /// Threads that wait for work: starting some takes longer than many a piece of it.
 class ThreadPool {
  public:
-  /// Of this many threads, the caller's among them.
+  /// Makes a pool of this many threads, the caller's among them.
   explicit ThreadPool(int threads) : threads_(std::max(threads, 1)) {}
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -26,7 +26,7 @@ constexpr TileShape Tile(double m, double n, double share) {
 constexpr std::array<TileShape, 4> kTiles = {
     {Tile(256, 128, 1.0), Tile(128, 128, 0.95), Tile(128, 64, 0.8), Tile(64, 64, 0.6)}};
 
-/// Of a value far below 2^63; std::ceil is a call on baseline x86-64.
+/// Rounds up a value far below 2^63; std::ceil is a call on baseline x86-64.
 double Ceil(double value) {
   const double below = static_cast<double>(static_cast<int64_t>(value));
   return below < value ? below + 1 : below;

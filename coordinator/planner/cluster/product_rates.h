@@ -10,7 +10,7 @@ namespace weft::planner {
 /// What the times of products of one precision share.
 class ProductRates {
  public:
-  /// Of a precision that the device has.
+  /// Rates of a precision that the device has.
   ProductRates(const AcceleratorSpec& device, const SoftwareStack& stack,
                std::string_view precision);
 

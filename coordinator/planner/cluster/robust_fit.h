@@ -11,7 +11,7 @@ namespace weft::planner {
 struct FitProblem {
   /// Moves a point to where it may be.
   std::function<void(Vector&)> bound;
-  /// Of a point within the bounds, each in units of its deviation.
+  /// The residuals at a point within the bounds, each in units of its deviation.
   std::function<Vector(const Vector&)> residuals;
   /// This many of them, the first ones, count ever less where they are beyond `outlier`.
   size_t robust = 0;

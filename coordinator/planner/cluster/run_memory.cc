@@ -11,17 +11,17 @@ constexpr double kHalf = 2;  // bytes of bf16 and fp16
 constexpr double kF32 = 4;
 // Master and two moments.
 constexpr double kOptimizerBytes = 3 * kF32;
-// Of a logit: in half precision and in f32. A loss of one operation after the other also has the
-// softmax in f32 and the gradient in half precision.
+// Bytes of a logit: in half precision and in f32. A loss of one operation after the other also has
+// the softmax in f32 and the gradient in half precision.
 constexpr double kFusedLogit = kHalf + kF32, kPlainLogit = 2 * kHalf + 2 * kF32;
-// Of a score: softmax, its result after dropout, and the mask of a byte.
+// Bytes of a score: softmax, its result after dropout, and the mask of a byte.
 constexpr double kScore = 2 * kHalf + 1;
 
 double Tokens(const ClusterRun& run) {
   return D(run.micro_batch * run.model.sequence_length) / D(run.context);
 }
 
-/// Of the residual stream on a rank: ranks may shard what is not a product.
+/// Width of the residual stream on a rank: ranks may shard what is not a product.
 double StreamWidth(const SoftwareStack& stack, const ClusterRun& run) {
   return D(run.model.width) / (stack.sequence_parallel ? D(run.tensor) : 1);
 }

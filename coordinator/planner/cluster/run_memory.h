@@ -30,11 +30,11 @@ struct RunMemory {
 /// fused: with scores, and masks of dropout (Korthikanti et al. 2022, section 4).
 double SavedByBlock(const SoftwareStack& stack, const ClusterRun& run);
 
-/// Of a rank at `position` of the pipeline, in a run that PredictStep takes. Gradients are reduced
-/// as soon as they are there with ZeRO-2 and above.
+/// Memory of a rank at `position` of the pipeline, in a run that PredictStep takes. Gradients are
+/// reduced as soon as they are there with ZeRO-2 and above.
 RunMemory MemoryAt(const SoftwareStack& stack, const ClusterRun& run, int64_t position);
 
-/// Of the fullest rank.
+/// Memory of the fullest rank.
 RunMemory MemoryOf(const SoftwareStack& stack, const ClusterRun& run);
 
 }  // namespace weft::planner

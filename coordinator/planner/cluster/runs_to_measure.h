@@ -25,9 +25,8 @@ class RunsInDoubt {
 
   /// Run `i` was measured so often.
   void Measure(size_t i, double times = 1);
-  /// Of those from `first` on that were not measured, the run that takes most from the variance of
-  /// all predictions from `first` on together (Cohn, Ghahramani and Jordan 1996); none where none
-  /// takes any.
+  /// The unmeasured run from `first` on that takes most from the variance of all predictions from
+  /// `first` on together (Cohn, Ghahramani and Jordan 1996); none where none takes any.
   std::optional<size_t> MostInformative(size_t first = 0) const;
   /// How far predictions from `first` on may be off: the root of their mean variance, in logarithms
   /// of seconds.

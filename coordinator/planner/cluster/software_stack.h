@@ -88,7 +88,7 @@ struct SoftwareStack {
   }
 };
 
-/// What is built in (data/stacks.json).
+/// The built-in stacks (data/stacks.json).
 const std::vector<SoftwareStack>& KnownStacks();
 
 /// kNotFound names those that are known.

@@ -17,12 +17,12 @@ constexpr int64_t kAlignedHalves = 8;
 // Kernels of a block: the norms, products and what lies between them, forward and backward.
 constexpr double kFusedForward = 16, kFusedBackward = 24;
 constexpr double kPlainForward = 30, kPlainBackward = 40;
-// Of a mixture, besides them: router, choice, counts, order of rows, their copies and their sum;
-// and where these are one operation after the other.
+// A mixture has further kernels: router, choice, counts, order of rows, their copies and their sum;
+// and those where these are one operation after the other.
 constexpr double kRoutingForward = 10, kRoutingBackward = 12;
 constexpr double kPlainRoutingForward = 80, kPlainRoutingBackward = 60;
-// Of a product of one expert: taking its part of the rows, and the product; with operands in a
-// format of their own (8 bits were measured) also their buffers, casts and scales.
+// Kernels of a product of one expert take its part of the rows and multiply; with operands in a
+// format of their own (8 bits were measured) they also make buffers, casts and scales.
 constexpr double kExpertProduct = 3, kExpertProductInFormat = 8;
 // Until the device has the first kernel that the processor starts when it knows the counts.
 constexpr double kAfterCounts = 3;

@@ -46,10 +46,10 @@ struct BlockParameters {
 };
 BlockParameters ParametersOfBlock(const DecoderShape& model);
 
-/// What a block makes again for its backward pass: nothing, scores where attention keeps them, what
-/// norms and activations make, or all.
+/// How much a block recomputes for its backward pass: nothing, scores where attention keeps them,
+/// what norms and activations make, or all.
 enum class Recomputation : uint8_t { kNone, kAttention, kElementwise, kBlock };
-/// As in "recomputation of ...".
+/// The name as it follows "recomputation of".
 std::string_view NameOf(Recomputation recomputation);
 
 /// How a model is trained on a cluster. Neighbouring ranks: tensor, context, data, pipeline;

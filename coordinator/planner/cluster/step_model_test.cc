@@ -57,7 +57,7 @@ ClusterRun Gpt(int64_t layers, int64_t width, int64_t heads, int64_t tensor, int
           .precision = "fp16"};
 }
 
-// Of NVIDIA's NeMo 24.07 performance pages.
+// The runs are those of NVIDIA's NeMo 24.07 performance pages.
 ClusterRun Llama2(DecoderShape model, int64_t tensor, int64_t pipeline, int64_t data,
                   int64_t stages) {
   return {.model = model,
@@ -196,8 +196,8 @@ TEST(StepModel, WaitsForTheStageThatTakesLongest) {
     changed.model.layers = layers;
     return *PredictStep(device, program, changed);
   };
-  // Of 78 blocks eleven stages have seven, and the last one with the classifier has one; of 84 all
-  // have seven.
+  // With 78 blocks eleven stages have seven, and the last one with the classifier has one; with 84
+  // all have seven.
   const StepLedger six = ledger(72, stack), uneven = ledger(78, stack), seven = ledger(84, stack);
   EXPECT_NEAR(uneven.attention / six.attention, 7.0 / 6, 1e-12);
   EXPECT_DOUBLE_EQ(uneven.attention, seven.attention);

@@ -102,7 +102,7 @@ class VariantList {
     all_.push_back({name, {std::move(variant)}});
   }
 
-  /// Of 2, 4, ... ranks, as many as there is room for; of 2 where there is none.
+  /// Adds 2, 4, ... ranks, as many as there is room for; 2 where there is none.
   void AddDegrees(const std::string& name, const std::string& lines, const std::string& field,
                   int64_t ResourceSpec::*degree, const Change& change = {}) {
     NamedVariants named{name, {}};

@@ -254,7 +254,7 @@ JobSpec WithLines(JobSpec job, const PlanExplanation& explanation) {
   return job;
 }
 
-/// Of the coordinator's plan where those lines are asked for.
+/// The resources of the coordinator's plan where those lines are asked for.
 ResourceSpec AskedAsExplained(const JobSpec& job, const ClusterProfile& cluster) {
   const PlanExplanation explanation = Explain(job, cluster, {.any_mesh = true});
   const JobSpec asked = WithLines(job, explanation);
@@ -330,7 +330,7 @@ TEST(Timeline, IsTheScheduleThatTheEngineRuns) {
     }
     EXPECT_DOUBLE_EQ(timeline.passes_seconds, end);
     EXPECT_NEAR(timeline.idle_share, 1 - busy / (3 * end), 1e-9);
-    // Of the prediction that was chosen by: what is left is the update of the rank that computes
+    // The plan was chosen by this step time: what is left is the update of the rank that computes
     // most, which here exchanges no gradients.
     EXPECT_NEAR(timeline.step_seconds - end, plan.prediction.time.optimizer_seconds,
                 0.01 * timeline.step_seconds);

@@ -11,7 +11,7 @@
 
 namespace weft::planner {
 
-/// As PlanJob for one job.
+/// Plans one job, as PlanJob does.
 using PlanOn = std::function<Result<PlanReport>(const ClusterProfile&)>;
 
 /// The best plan for each number of devices: 1, 2, 4, ... of the largest machines, up to all, and

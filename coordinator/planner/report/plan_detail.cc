@@ -27,7 +27,7 @@ int64_t MemoryLimit(const JobSpec& job, const ClusterProfile& cluster,
                     const PlanCandidate& candidate, const std::vector<UsedMachine>& machines) {
   const Plan& plan = candidate.plan;
   const bool on_devices = plan.device != "cpu";
-  // Of a rank on a GPU that is the sum of two memories.
+  // The limit of a rank on a GPU is the sum of two memories.
   const bool offloads = plan.offload_optimizer != "none" || plan.offload_activations != "none";
   const auto offered = [&](const WorkerProfile& worker, int64_t ranks) {
     const int64_t own = worker.memory_limit_bytes / ranks;

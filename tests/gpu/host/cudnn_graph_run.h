@@ -22,7 +22,7 @@ struct GraphTensor {
 
   int64_t Count() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
   int64_t ElementBytes() const;
-  /// Of the memory from its first element to behind its last.
+  /// Bytes from its first element to behind its last.
   int64_t Bytes() const;
 };
 

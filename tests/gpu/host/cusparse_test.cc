@@ -104,7 +104,7 @@ TEST_F(HostCusparse, AWeightIsCompressedOnceAPackAndAPlanMadeOnceAShape) {
   EXPECT_EQ(host_cuda::CusparseObjectsAlive(), alive);
 }
 
-// Of sizes that it does not take, in f32, and along a side that keeps more than two of four.
+// cuSPARSELt takes neither these sizes, nor f32, nor a side that keeps more than two of four.
 TEST_F(HostCusparse, WhatCusparseLtDoesNotTakeIsComputedByOurKernels) {
   OpenForCusparseLt();
   const testing::ScopedTestDevice device(stream().device, false);

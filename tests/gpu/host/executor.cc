@@ -146,7 +146,7 @@ class BlockRunner {
 
   const std::string& failure() const { return failure_; }
 
-  // Of the running thread.
+  // These concern the running thread.
 
   [[noreturn]] void Fail(const std::string& problem) {
     Record("thread " + ToString(threadIdx) + " " + problem);

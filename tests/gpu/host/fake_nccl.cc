@@ -79,7 +79,7 @@ namespace weft::engine {
 namespace {
 
 using N = NcclLibrary;
-// Of CUDA and of NCCL.
+// Error numbers of CUDA and of NCCL.
 constexpr int kInvalidValue = 1;
 constexpr int kInvalidDevice = 101;
 constexpr int kInvalidHandle = 400;

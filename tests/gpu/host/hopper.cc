@@ -18,7 +18,7 @@ constexpr uint32_t kGroupThreads = 4 * kWarpSize;
 constexpr uint32_t kRows = 64, kDepth = 16;
 constexpr uint32_t kAllRegisters = 65536;
 constexpr uint32_t kInFlight = 0xffffffffu;  // A NaN.
-// Of dynamic shared memory: what is there is not aligned to 1024 by chance.
+// Where dynamic shared memory begins: what is there is not aligned to 1024 by chance.
 constexpr uint32_t kFirstAddress = 1024 + 128;
 
 // The piece of 16 bytes that lies at `address` before pieces change places within `width` bytes.
@@ -321,7 +321,7 @@ void Hopper::FenceAsyncProxy() {
   thread.stored.clear();
 }
 
-// Of 16 bytes that a copy or a product is about to meet.
+// Checks 16 bytes that a copy or a product is about to read.
 void Hopper::Demand16(uint32_t address) {
   const uint16_t by = stored_by_[(address - kFirstAddress) / 16];
   if (by != 0) {

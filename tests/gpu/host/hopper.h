@@ -25,8 +25,8 @@ struct Product {
   bool accumulate;
   bool by_columns;  ///< The right operand.
   bool half;        ///< float16 instead of bfloat16
-  /// Of a left operand with two of each four elements in a row (wgmma.mma_async.sp), which
-  /// `left_matrix` has: a word in a register; nullptr for others.
+  /// The metadata of a left operand with two of each four elements in a row (wgmma.mma_async.sp),
+  /// which `left_matrix` has: a word in a register; nullptr for others.
   const uint32_t* metadata = nullptr;
   uint32_t selector = 0;
 };
@@ -90,7 +90,7 @@ class Hopper {
   std::vector<uint16_t> stored_by_;  // Of each 16 bytes: one more than the thread.
 };
 
-/// Of the block that the calling thread belongs to.
+/// The state of the block that the calling thread belongs to.
 Hopper& CurrentHopper();
 
 }  // namespace weft::host_cuda

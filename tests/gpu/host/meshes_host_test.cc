@@ -81,7 +81,7 @@ void ExpectNear(const MemoryBreakdown& predicted, const MemoryBreakdown& measure
   }
 }
 
-/// Of all that the arena holds and kernels ask for: predicted over measured.
+/// Predicted over measured bytes of all that the arena holds and kernels ask for.
 double Ratio(MemoryBreakdown predicted, MemoryBreakdown measured) {
   predicted.runtime_bytes = predicted.communication_bytes = measured.communication_bytes = 0;
   return static_cast<double>(TotalBytes(predicted)) / static_cast<double>(TotalBytes(measured));

@@ -1,4 +1,4 @@
-// Of pinned memory, what only the host execution can show: what is locked, and when.
+// Checks what of pinned memory only the host execution can show: what is locked, and when.
 
 #include "kernels/cuda/pinned_arena.h"
 

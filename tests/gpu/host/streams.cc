@@ -67,7 +67,7 @@ std::string RunUntil(Lock& lock, CUstream_st& stream, uint64_t position) {
   return stream.failure;
 }
 
-// Of a stream that takes part in a capture.
+// Adds a node for a stream that takes part in a capture.
 void AddNode(CUstream_st& stream, CUgraph_st::Node node) {
   Capture& capture = *stream.capture;
   if (&stream != capture.origin) node.stream = stream.shared_from_this();
@@ -116,7 +116,7 @@ std::string WaitFor(Lock& lock, CUstream_st& stream, std::shared_ptr<CUstream_st
   });
 }
 
-// Of a point of a capture, which `stream` joins where it does not take part yet.
+// Waits for a point of a capture, which `stream` joins where it does not take part yet.
 std::string WaitWithin(CUstream_st& stream, const CapturedPoint& point) {
   const std::shared_ptr<Capture> capture = point.capture.lock();
   if (capture == nullptr) return "an event of a capture that has ended is waited for";

@@ -76,7 +76,7 @@ struct Capture {
   CUstream_st* origin = nullptr;
   CUgraph_st graph;
   std::string failure;  ///< The first.
-  /// Of each stream how many nodes of each come before what it gets next.
+  /// Counts the nodes of each stream that come before what a stream gets next.
   using Reach = std::map<CUstream_st*, size_t>;
   std::map<CUstream_st*, Reach> streams;
 };

@@ -41,7 +41,7 @@ class ParameterGradients {
 
   bool trainable(int64_t index) const { return state_[index].trainable; }
 
-  /// What the buffers hold is of an earlier step.
+  /// Says that what the buffers hold is of an earlier step.
   void StartStep();
 
   /// A forward pass starts. In its backward pass `on_ready` (or none) is called once for each
@@ -52,9 +52,9 @@ class ParameterGradients {
   /// when those of all passes are. After the last forward pass comes EndForward.
   void StartPasses(ReadyHook on_ready);
 
-  /// After TakeByPass: parameters that have been written since the last call, or StartPasses. What
-  /// touches one of them next writes it anew. Between steps of a pipeline: each parameter is
-  /// written in one of them alone for each of its passes.
+  /// After TakeByPass: returns parameters that have been written since the last call, or
+  /// StartPasses. What touches one of them next writes it anew. Between steps of a pipeline: each
+  /// parameter is written in one of them alone for each of its passes.
   std::vector<int64_t> TakeWritten();
 
   /// No forward pass of StartPasses follows.
@@ -69,11 +69,11 @@ class ParameterGradients {
     TensorView gradient;
     bool accumulate = false;  ///< += when true, = when false.
   };
-  /// For operations that can do both. Of trainable parameters.
+  /// The target of operations that can write and add. Of trainable parameters.
   Result<Target> Write(int64_t index);
 
-  /// For operations that only add: zero when nothing was written in this step. None for a frozen
-  /// parameter.
+  /// The target of operations that only add: zero when nothing was written in this step. None for a
+  /// frozen parameter.
   Result<TensorView> Add(Context& context, int64_t index);
 
   /// The operation that called AddUse has written its share, if the parameter has a gradient.

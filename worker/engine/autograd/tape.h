@@ -90,7 +90,7 @@ class Tape {
   /// Gradients of parameter `index` are wanted.
   bool Trains(int64_t index) const { return differentiable() && parameters_->trainable(index); }
 
-  /// What the results of operations count as.
+  /// The component that results of operations count as.
   Component component() const {
     return differentiable() ? Component::kActivations : Component::kWorkspace;
   }
@@ -124,7 +124,8 @@ class Tape {
     return SavedTensor(std::move(kept), std::move(remake));
   }
 
-  /// What keeps tensors from now on, or none: they stay as they are. Outlives its use.
+  /// Sets the policy that keeps tensors from now on, or none: they stay as they are. Outlives its
+  /// use.
   void SetSavedTensorPolicy(SavedTensorPolicy* policy) { policy_ = policy; }
   SavedTensorPolicy* saved_tensor_policy() const { return policy_; }
   /// Keeps `tensor`, or an approximation, which will do; in a pass that is recorded.
@@ -134,8 +135,8 @@ class Tape {
                               : policy_->Keep(context, tensor, part);
   }
 
-  /// What operations in the midst of the network that have a loss of their own, a mean over the
-  /// batch, multiply its gradient by.
+  /// Sets the factor of the gradient of operations in the midst of the network that have a loss of
+  /// their own, a mean over the batch.
   void SetAuxiliaryScale(float scale) { auxiliary_scale_ = scale; }
   float auxiliary_scale() const { return auxiliary_scale_; }
 
@@ -203,7 +204,7 @@ class Tape {
     Backward backward;
   };
 
-  /// In their order, freeing each after it ran.
+  /// Runs the entries in their order, freeing each after it ran.
   Status Run(Context& context, std::deque<Entry>& entries);
 
   Tape(ParameterGradients* parameters, Mode mode, float auxiliary_scale = 0, int64_t first_row = 0)

@@ -58,9 +58,9 @@ struct Retention {
   std::optional<int64_t> resume_step;  ///< Where the running attempt started from: never deleted.
 };
 
-/// Of `checkpoints`, those to delete: all older than `verified_now` but the newest verified ones,
-/// which with verified_now make keep_last. Checkpoints past verified_now neither count nor go:
-/// they are of a run that was given up because they are damaged.
+/// Picks the checkpoints to delete: all older than `verified_now` except the newest verified ones,
+/// which with verified_now make keep_last. Checkpoints past verified_now neither count nor go: they
+/// are of a run that was given up because they are damaged.
 std::vector<CheckpointInfo> ToCollect(const std::vector<CheckpointInfo>& checkpoints,
                                       const Retention& retention);
 

@@ -79,7 +79,7 @@ struct Target {
   int64_t missing = 0;    ///< Elements that no file had yet.
 };
 
-/// Of a part with this shape.
+/// Describes a part with this shape.
 Json JsonOf(const NamedTensor::Place& place, const Shape& part) {
   Json json = {{kShapeKey, SizesOf(place.whole)}};
   if (place.shard.whole() || part != place.ShardShape()) {

@@ -62,7 +62,7 @@ class CollectiveAccount {
 
   CollectiveTotals totals(CollectiveKind kind) const;
 
-  /// Of all kinds.
+  /// Totals of all kinds.
   CollectiveTotals totals() const;
 
  private:

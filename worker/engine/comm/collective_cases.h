@@ -21,7 +21,7 @@ class TestRank {
 
   /// A tensor of the group's device; lives as long as this.
   virtual TensorView NewTensor(DType dtype, int64_t count) = 0;
-  /// Behind everything that the stream was given; waits for that.
+  /// Writes behind everything that the stream was given, and waits for it.
   virtual void Write(const TensorView& tensor, const void* bytes) = 0;
   virtual void Read(const TensorView& tensor, void* bytes) = 0;
 

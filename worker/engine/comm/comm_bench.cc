@@ -40,7 +40,7 @@ int RoundsOf(int64_t bytes) {
   return bytes > (1 << 20) ? 9 : 101;
 }
 
-/// Of this process, so of all ranks.
+/// Processor time of this process, so of all ranks.
 double CpuSeconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

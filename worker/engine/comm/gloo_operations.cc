@@ -117,7 +117,7 @@ void GlooOperations::AllReduceAtOnce(const CollectiveCall& call) {
                  call.input.shape.Elements());
 }
 
-// Of an all-reduce the reduced pieces go straight back to the peers, into the places from which
+// An all-reduce sends the reduced pieces straight back to the peers, into the places from which
 // their shares of the sum came: those have left, or the sum would not be there.
 void GlooOperations::ReduceParts(const CollectiveCall& call) {
   const bool gather = call.kind == CollectiveKind::kAllReduce;

@@ -44,7 +44,7 @@ class PeerWatch {
  private:
   static constexpr uint64_t kNotes = uint64_t{3} << 56;  ///< Tags, besides GlooLink's.
   static constexpr uint64_t kProbes = uint64_t{4} << 56;
-  // What peers say: the number of the rank that is lost, or one of these.
+  // Peers say the number of the rank that is lost, or one of these.
   static constexpr int32_t kNothing = -1;
   static constexpr int32_t kLeft = -2;
 

@@ -27,9 +27,9 @@ class Work {
   explicit Work(Status status) : status_(std::move(status)) {}
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// What is done on `stream` from now on finds the operation done. On a CPU this blocks the caller
-  /// until it is; on a CUDA device the stream waits and the host goes on, so that an error may come
-  /// to light only in a later call. Any number of times, from any thread.
+  /// Makes what is done on `stream` from now on find the operation done. On a CPU this blocks the
+  /// caller until it is; on a CUDA device the stream waits and the host goes on, so that an error
+  /// may come to light only in a later call. Any number of times, from any thread.
   Status Wait(const Stream& stream) const { return state_ ? state_->Wait(stream) : status_; }
 
   /// The same on a stream, or in a thread, besides those of the rank: their waiting is no exposed

@@ -54,8 +54,8 @@ struct Batch {
   int64_t target_count = 0;
   int64_t padding_tokens = 0;  ///< Positions that only fill up rows.
 
-  /// Of each of equal parts of its sequences, one part after the other, the targets of
-  /// target_count: the sequences are of several jobs (JointBatches). None: of one.
+  /// Targets of target_count in each of equal parts of the sequences, in order, where these are of
+  /// several jobs (JointBatches). Empty: of one.
   std::vector<int64_t> part_targets;
 };
 

@@ -16,7 +16,7 @@
 
 namespace weft::engine {
 
-/// What DataSpec::batching names.
+/// The choices of DataSpec::batching.
 enum class Batching : uint8_t { kConcatenate, kBestFit, kPadFixed, kPadDynamic, kPadUniform };
 
 /// What is predicted: the next token, tokens that were masked, or the class of the sequence.
@@ -70,7 +70,7 @@ struct PaddingCount {
 /// that is too long is shortened, else it is cut into pieces, each with the tokens of the form
 /// around it. Rows are padded to `length` (kPadFixed) or to the longest that is asked for at once.
 ///
-/// Of a span with answers, only their tokens are targets.
+/// A span with answers has only their tokens as targets.
 ///
 /// The two rows of a preference pair follow each other, and what the loss counts are whole rows
 /// (Batch::sequence_indices); one that has no answer token takes the other with it.

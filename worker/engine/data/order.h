@@ -21,7 +21,7 @@ class SequenceOrder {
   /// A random permutation in each epoch, or with shuffle false the order of the data.
   SequenceOrder(uint64_t size, uint64_t seed, bool shuffle);
 
-  /// As above with shuffle, but sequences of about equal length come together: the run is taken in
+  /// Shuffles as above, but brings sequences of about equal length together: the run is taken in
   /// chunks of 50 x `group`, each sorted by length and cut into groups of `group` sequences, whose
   /// order is random again. Groups begin at multiples of `group`, also in later epochs, so a step
   /// of `group` sequences gets one.

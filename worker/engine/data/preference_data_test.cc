@@ -55,7 +55,7 @@ std::unique_ptr<TokenLoader> Load(const TokenSpan& span, const LoaderOptions& op
   return *std::move(loader);
 }
 
-/// Of each row its text, with what is to be predicted in brackets.
+/// The text of each row, with what is to be predicted in brackets.
 std::vector<std::string> Rows(const Batch& batch) {
   const Tokenizer tokenizer = *Tokenizer::Load(Env::Posix(), kTokenizer);
   std::vector<std::string> rows;

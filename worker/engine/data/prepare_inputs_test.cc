@@ -530,7 +530,7 @@ TEST(PrepareImages, ReadsFoldersOfClasses) {
   Write(folder + "/model/config.json", R"({"model_type":"vit",
       "architectures":["ViTForImageClassification"],"num_labels":12})");
   EXPECT_THAT(Prepare(counted).info.classes, SizeIs(12));
-  // Of three classes the data have the last two: they keep their numbers.
+  // The data have only the last two of three classes: they keep their numbers.
   for (const char* label : {"2", "1"}) {
     Write(folder + "/some/" + label + "/a.png",
           *ReadFile(Env::Posix(), kTestData + "images/noise.png"));

@@ -110,7 +110,7 @@ class TextInput : public DatasetInput {
 
   bool is_instruction() const { return IsInstructionFormat(options_.format); }
 
-  /// Of preference data the first line that can be read says whether there are conversations.
+  /// The first readable line of preference data says whether there are conversations.
   Result<InstructionForm> FindInstructionForm() const {
     InstructionForm form{.conversations = options_.format == "chat",
                          .pairs = options_.format == kPreferenceFormat};

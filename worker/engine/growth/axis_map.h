@@ -19,13 +19,13 @@ class AxisMap {
   /// Each position from the same one.
   static AxisMap Identity(int64_t extent);
 
-  /// Of what a layer writes. A larger side repeats the smaller one in turns: position i is that of
-  /// i modulo the smaller extent, so that equal heads stay whole. A smaller side has the means of
-  /// what the larger one would repeat.
+  /// Maps what a layer writes. A larger side repeats the smaller one in turns: position i is that
+  /// of i modulo the smaller extent, so that equal heads stay whole. A smaller side has the means
+  /// of what the larger one would repeat.
   static AxisMap Written(int64_t old_extent, int64_t new_extent);
 
-  /// Of what a layer reads from positions that Written has made: products keep their sums. A larger
-  /// side divides each factor among the repetitions, a smaller one adds them up.
+  /// Maps what a layer reads from positions that Written has made: products keep their sums. A
+  /// larger side divides each factor among the repetitions, a smaller one adds them up.
   static AxisMap Read(int64_t old_extent, int64_t new_extent);
 
   /// The same of a side that is not smaller, with one factor for all positions: sums keep their
@@ -48,10 +48,10 @@ class AxisMap {
   /// Adds the positions of `below` after these, in both tensors.
   void Append(const AxisMap& below);
 
-  /// With nothing at positions outside of [first, last) of the new tensor.
+  /// The same map with nothing at positions outside of [first, last) of the new tensor.
   AxisMap Within(int64_t first, int64_t last) const;
 
-  /// With the squares of all factors.
+  /// The same map with the squares of all factors.
   AxisMap Squared() const;
 
  private:

@@ -21,7 +21,7 @@ class Decoder : public Network {
  public:
   using Network::Network;
 
-  /// Of the token after each row.
+  /// Logits of the token after each row.
   Rows Logits(const Batch& batch) const {
     Rows x = Blocks(Embed(batch), [&](int64_t i, const Rows& in) { return Block(i, in, batch); });
     if (NormPositionOf(model_) == "pre") x = Norm(x, llama() ? "model.norm" : "transformer.ln_f");

@@ -16,7 +16,7 @@ class Encoder : public Network {
  public:
   using Network::Network;
 
-  /// Of the classes of each sequence or image, or of the tokens that are to be predicted.
+  /// Logits of the class of each sequence or image, or of the tokens that are to be predicted.
   Rows Logits(const Batch& batch) const {
     const Rows x = Blocks(vit() ? EmbedImages(batch) : EmbedTokens(batch),
                           [&](int64_t i, const Rows& in) { return Block(i, in, batch); });

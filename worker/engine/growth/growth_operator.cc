@@ -98,7 +98,7 @@ bool GrowthOperator::FeedsTiedClassifier(const ParameterInfo& parameter) const {
 AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                GrownNumbers numbers, RowSet set) const {
   if (parameter.role == ParameterRole::kPositionEmbedding && old.shape[0] != parameter.shape[0]) {
-    // Of images, after that of the class; moments lie where their parameters do.
+    // A vit's first position is that of the class; moments reside where their parameters do.
     AxisMap rows = AxisMap::Identity(1);
     rows.Append(
         AxisMap::Resized(from_.image_size / from_.patch_size, to_.image_size / to_.patch_size));

@@ -33,7 +33,7 @@ struct GrownTerm {
   AxisMap columns;  ///< Of all other sides as one; of vectors one position.
 };
 
-/// What a tensor of the new model is: the sum of its terms, which is zero where none has a place.
+/// A tensor of the new model: the sum of its terms, which is zero where none has a place.
 struct GrownTensor {
   std::vector<GrownTerm> terms;
   /// There it is instead the random numbers that it would start from without growth.
@@ -65,12 +65,12 @@ using OldTensors =
 /// positions of images of another size, whose table is resized.
 class GrowthOperator {
  public:
-  /// Of models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or of
+  /// Takes models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or
   /// method none and fewer blocks, which are those that an elastic network of this depth has
   /// (techniques/layer_sampling/elastic_network.h).
   GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
 
-  /// What parameter `name` of the new model is made of. kInvalid when it has none of that name.
+  /// The terms of parameter `name` of the new model. kInvalid when it has none of that name.
   Result<GrownTensor> Of(const std::string& name, GrownNumbers numbers) const;
 
  private:

@@ -209,7 +209,7 @@ TEST(GrowthOperator, AkiTakesRepeatedRowsOfTheNextBlock) {
   const std::string first = "transformer.h.0", second = "transformer.h.1";
   EXPECT_EQ(Rows(aki.at(first + up), 32, 0, 64), Rows(fpi.at(first + up), 32, 0, 64));
   EXPECT_EQ(Rows(aki.at(first + up), 32, 64, 128), Rows(fpi.at(second + up), 32, 64, 128));
-  // Of queries, keys and values each has rows of its own, and of the next block.
+  // Queries, keys and values each have rows of their own, and rows of the next block.
   for (int64_t part = 0; part < 3; ++part) {
     const int64_t begin = 32 * part;
     EXPECT_EQ(Rows(aki.at(first + attention), 32, begin, begin + 16),

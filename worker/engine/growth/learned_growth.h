@@ -40,8 +40,8 @@ struct GrowthMatrix {
 /// does, blocks are copied. Not thread-safe.
 class LearnedGrowth {
  public:
-  /// Of models and a growth that CheckPhases accepts. Reads all old tensors. kInvalid for a tensor
-  /// whose sides change otherwise. Errors as `old`.
+  /// Takes models and a growth that CheckPhases accepts. Reads all old tensors. kInvalid for a
+  /// tensor whose sides change otherwise. Errors as `old`.
   static Result<LearnedGrowth> New(const ModelSpec& from, const ModelSpec& to,
                                    const GrowthSpec& growth, const OldTensors& old);
 
@@ -67,7 +67,7 @@ class LearnedGrowth {
   double flops() const { return flops_; }
 
  private:
-  /// Whose neurons a side of a tensor is of. kFixed: it does not grow.
+  /// The neurons that a side of a tensor is of. kFixed: it does not grow.
   enum class Side : uint8_t { kFixed, kStream, kLogits, kQueries, kKeys, kValues, kHeads, kMlp };
 
   struct SideKey {

@@ -48,7 +48,7 @@ const std::vector<Variant>& Variants() {
   return *variants;
 }
 
-/// Of two blocks, four heads of 8 columns and an MLP of 48.
+/// A model of two blocks, four heads of 8 columns and an MLP of 48.
 ModelSpec Small(const Variant& variant) {
   ModelSpec model = TinyModel();
   model.width = 32;

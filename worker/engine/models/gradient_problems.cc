@@ -85,7 +85,7 @@ Problem AddProblem(Sides& sides) {
   return p;
 }
 
-/// Of each element alone.
+/// A problem whose function takes each element by itself.
 Problem ElementProblem(Sides& sides,
                        std::function<Result<Value>(Context&, Tape&, const Value&)> run,
                        const std::function<double(double)>& f) {

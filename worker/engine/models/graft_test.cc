@@ -24,7 +24,7 @@ using Values = std::vector<float>;
 
 constexpr int64_t kSequences = 4;
 
-/// Of layer 1's attention and layer 2's MLP.
+/// A gate of layer 1's attention or layer 2's MLP.
 class TestGate : public BranchGate {
  public:
   TestGate(SubLayer sub_layer, BranchChoice choice)

@@ -75,7 +75,8 @@ TEST(InitializationTest, EveryWeightFollowsItsFormula) {
   const double range = 0.02, by_depth = 1 / std::sqrt(8.0), t_fixup = 0.67 * std::pow(4, -0.25);
   const double square = std::sqrt(2.0 / 128), up = std::sqrt(2.0 / 320);
   const double uniform = std::sqrt(3.0);
-  // Of a normal cut at two deviations (Johnson, Kotz and Balakrishnan 1994, section 13.10.1).
+  // The deviation of a normal cut at two deviations (Johnson, Kotz and Balakrishnan 1994, section
+  // 13.10.1).
   const double density = std::exp(-2.0) / std::sqrt(2 * M_PI);
   const double cut = std::sqrt(1 - 4 * density / std::erf(std::sqrt(2.0)));
   const char *tokens = "wte.weight", *qkv = "h.1.attn.c_attn.weight",

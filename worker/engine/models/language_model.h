@@ -16,8 +16,8 @@ class LanguageModel : public Model, public LogitsSource {
   using Model::Logits;
   using Model::Model;
 
-  /// As Logits above; with `caches` (one a layer, of one sequence) the batch follows the tokens in
-  /// them.
+  /// Computes Logits as above; with `caches` (one a layer, of one sequence) the batch follows the
+  /// tokens in them.
   virtual Result<Tensor> Logits(Context& context, const TokenBatch& batch,
                                 std::vector<KeyValueCache>* caches) const = 0;
 };

@@ -23,12 +23,12 @@
 
 namespace weft::engine {
 
-/// What the plan says about how a model computes.
+/// The part of the plan that says how a model computes.
 struct ModelOptions {
   const PrecisionRecipe* precision = &kBf16Precision;
   bool with_gradients = true;  ///< False: evaluation and generation only.
 
-  /// What blocks do with their saved tensors: block_memory_policy, recompute_segment and
+  /// How blocks treat their saved tensors: block_memory_policy, recompute_segment and
   /// recompute_schedule of a plan.
   std::vector<std::string> block_memory_policy;
   int64_t recompute_segment = 1;
@@ -38,7 +38,7 @@ struct ModelOptions {
   std::vector<std::string>* block_operations = nullptr;
 
   TrainSpec train = {};  ///< What techniques of the model read of it, its precision aside.
-  /// Of the training that begins (MaskedGrowthOf its job); none without training.
+  /// The growth that the training begins with (MaskedGrowthOf its job); none without training.
   std::optional<MaskedGrowth> growth = std::nullopt;
   /// Networks of fewer layers, or of smaller images, that are trained with it, or none; outlives
   /// the model.
@@ -65,40 +65,40 @@ struct ModelOptions {
   /// Expert-parallel ranks, or none; outlives the model.
   const ExpertParallel* experts = nullptr;
 
-  /// What of the network is here, where other ranks of a pipeline have the rest.
+  /// The part of the network that is here, where other ranks of a pipeline have the rest.
   std::optional<PipelinePart> pipeline = std::nullopt;
 
   /// The network whose logits a technique adds to those of the model, or none; outlives the model.
   const LogitsSource* logits_source = nullptr;
 
-  /// Of a language model that is such a network: the successive tokens of the vocabulary whose
-  /// logits AddLogits adds, where tensor-parallel ranks add those of others; none: all.
+  /// The successive tokens of the vocabulary whose logits AddLogits of such a network adds, where
+  /// tensor-parallel ranks add those of others; none: all.
   std::optional<Shard::Range> logits_part = std::nullopt;
 };
 
-/// What the options say about the blocks of a model of this many blocks. kInvalid: a schedule that
-/// is none.
+/// The plan that the options make for the blocks of a model of this many blocks. kInvalid: a
+/// schedule that is none.
 Result<RematPlan> RematOf(const ModelOptions& options, int64_t layers);
 
 /// A network that learns targets: tokens (the next one, or masked ones) or the class of a sequence
 /// or image. Not thread-safe.
 class Model {
  public:
-  /// With the techniques that `spec` asks for.
+  /// Makes the techniques that `spec` asks for.
   Model(const ModelSpec& spec, const ModelOptions& options);
   virtual ~Model() = default;
 
-  /// With the sizes that hold: vocab_size or classes resolved.
+  /// The spec with the sizes that hold: vocab_size or classes resolved.
   virtual const ModelSpec& spec() const = 0;
   virtual const PrecisionRecipe& precision() const = 0;
   virtual ParameterSet& parameters() = 0;
 
-  /// Those that are part of the model, in the order of their hooks.
+  /// The techniques that are part of the model, in the order of their hooks.
   const std::vector<std::unique_ptr<Technique>>& techniques() const { return techniques_; }
 
   /// Lets the techniques put what they have at the sites of the network.
   Grafter grafter() const;
-  /// Of the technique that says so, see Technique::LayersOfPasses.
+  /// Layers of the passes by the technique that says so, see Technique::LayersOfPasses.
   const LayersOfPass& layers_of_pass() const { return layers_of_pass_; }
 
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.

@@ -8,7 +8,7 @@
 namespace weft::engine {
 namespace {
 
-// Of a mixture each expert keeps one.
+// Each expert of a mixture keeps one tensor.
 constexpr int64_t kMostTensorsOfALayer = 1024;
 
 /// Codes and scales of a tensor, in one piece of memory; the codes first, so that they are aligned.

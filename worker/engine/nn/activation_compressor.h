@@ -27,7 +27,7 @@ class ActivationCompressor : public SavedTensorPolicy {
     const ContextParallel* context = nullptr;  ///< Context-parallel ranks, or none.
     SavedTensorPolicy* below = nullptr;        ///< Or none.
   };
-  /// For one pass of a layer over a batch; all outlive this.
+  /// Compresses for one pass of a layer over a batch; all outlive this.
   ActivationCompressor(const Options& options, const TokenBatch& batch)
       : options_(options), batch_(batch) {}
 

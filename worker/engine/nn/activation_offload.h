@@ -18,7 +18,7 @@ namespace weft::engine {
 /// steps one after the other. A tensor that several operations save is sent once. Not thread-safe.
 class ActivationOffload : public SavedTensorPolicy {
  public:
-  /// For one forward pass and its backward pass. `host` and `plan` outlive it.
+  /// Offloads for one forward pass and its backward pass. `host` and `plan` outlive it.
   ActivationOffload(HostMemoryPool* host, const RematPlan& plan)
       : host_(host), plan_(plan), steps_(plan.size()) {}
 

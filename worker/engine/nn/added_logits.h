@@ -28,7 +28,7 @@ struct AddedLogits {
   /// In training, factor of the mean of the squares of the head's own logits, over targets and
   /// vocabulary, in the loss that is differentiated. The loss that is reported is without.
   double penalty = 0;
-  /// With a penalty, gets the sums of these squares added, in memory of the stream's device.
+  /// Gets the sums of these squares added for a penalty, in memory of the stream's device.
   double* squares = nullptr;
 };
 

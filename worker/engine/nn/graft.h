@@ -86,7 +86,7 @@ class VirtualTokens {
  public:
   virtual ~VirtualTokens() = default;
 
-  /// As Graft::Pack.
+  /// Packs what the operation reads, see Graft::Pack.
   virtual Status Pack(Context&, Repack) { return OkStatus(); }
 
   virtual int64_t count() const = 0;
@@ -101,7 +101,7 @@ class TokenGraft {
  public:
   virtual ~TokenGraft() = default;
 
-  /// As Graft::Pack. May write rows of the table, before anything is derived from it.
+  /// Packs as Graft::Pack does. May write rows of the table, before anything is derived from it.
   virtual Status Pack(Context& context, Repack what) = 0;
 
   /// x [count, width of the table] is what the table gives for tokens [count] i32, and nobody else
@@ -132,7 +132,7 @@ struct GraftSite {
 /// What is put at the places of a site.
 class Grafts {
  public:
-  /// After those that are there.
+  /// Puts the graft after those that are there.
   void Put(GraftPlace place, std::unique_ptr<Graft> graft) {
     At(place).push_back(std::move(graft));
   }
@@ -141,7 +141,7 @@ class Grafts {
   /// A block passes on this share, from 0 to 1, of what it computes, and the rest of what it was
   /// given: (1 - share) x + share block(x). At the MLP; outlives the block. Null: all of it.
   void SetBlockShare(const float* share) { block_share_ = share; }
-  /// As SetGate. At an attention with as many at the embedding, or none there.
+  /// A site has one. At an attention with as many at the embedding, or none there.
   void SetVirtualTokens(std::unique_ptr<VirtualTokens> tokens);
   /// The embedding has one.
   void SetTokenGraft(std::unique_ptr<TokenGraft> graft);

@@ -235,7 +235,7 @@ Result<Tensor> MixtureOfExperts::Dispatch(Context& context, const Tape& tape, co
   if (drops && options_.sequences != nullptr) {
     WEFT_ASSIGN_OR_RETURN(capacities, ShareCapacity(context, saved.chosen, batch));
   }
-  // Of each expert, and then those it takes.
+  // Holds the choices of each expert, and then those that it takes.
   WEFT_ASSIGN_OR_RETURN(Tensor wanted, Tensor::New(context, Component::kWorkspace, DType::kI32,
                                                    {2 * options_.experts}));
   WEFT_RETURN_IF_ERROR(kernels::MoeDispatch(
@@ -453,7 +453,8 @@ Status MixtureOfExperts::Backward(Context& context, Tape& tape, Saved& saved, in
   const DType dtype = dy.dtype();
   dy = {};
   if (logits_node != Value::kNoNode) {
-    // Of experts * sum of f P: P is a mean over the tokens, f the share of the choices.
+    // The gradient of experts * sum of f P: P is a mean over the tokens, f the share of the
+    // choices.
     WEFT_ASSIGN_OR_RETURN(Tensor balance, Tensor::New(context, Component::kWorkspace, DType::kF32,
                                                       {options_.experts}));
     WEFT_RETURN_IF_ERROR(FillOnHost(context.stream, balance, [&](const TensorView& host) {

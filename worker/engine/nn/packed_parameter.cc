@@ -7,7 +7,7 @@
 namespace weft::engine {
 namespace {
 
-/// Of sharded values, and of quantised ones, the device has whole ones when copies are made.
+/// The device has sharded and quantised values as a whole when copies are made.
 bool HasMasterOnHost(const ParameterSet& parameters, int64_t index) {
   return parameters.on_host(index) && !parameters.values_sharded() &&
          parameters[index].quantized_words == 0;

@@ -57,7 +57,7 @@ class ParameterFileIterator : public UnitIterator {
   bool entered_ = false;
 };
 
-/// That of an update.
+/// What an update iterates over.
 inline constexpr ParameterFileIterator::What kUpdateIteration = {
     .values = true, .gradients = true, .trained_alone = true, .changes_values = true};
 

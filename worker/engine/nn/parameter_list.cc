@@ -159,7 +159,7 @@ std::vector<std::string> ParameterList::Names() const {
 }
 
 Status ParameterList::Freeze(const std::vector<std::string>& patterns) {
-  // Of the whole network: a stage may have nothing to train.
+  // Checks the names of the whole network: a stage may have nothing to train.
   const std::vector<std::string> names = Names();
   WEFT_RETURN_IF_ERROR(CheckPatterns("model.freeze", patterns, names));
   const bool trains = std::any_of(names.begin(), names.end(), [&](const std::string& name) {

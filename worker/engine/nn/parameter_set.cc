@@ -353,7 +353,7 @@ Status ParameterSet::Quantize(int64_t index, std::span<const float> values) {
   if (held.view.shape.Elements() > 0) {
     WEFT_RETURN_IF_ERROR(Upload(stream_, words.data() + held.first, held.view));
   }
-  // Of values that are not sharded these are the ones that are held.
+  // Without sharding, these words are what is held.
   if (!placed_words_[index]) return OkStatus();
   return Upload(stream_, words.data(), QuantizedWords(index));
 }

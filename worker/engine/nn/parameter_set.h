@@ -60,10 +60,10 @@ class ParameterSet : public ParameterList {
   /// Before Allocate.
   void ShareAmong(int64_t ranks, bool place_gradients = false);
 
-  /// With ShareAmong: rank `rank` holds only its part of each value; of experts part
-  /// `part_of_experts`, with a part for each rank that holds the same ones. A prefetcher
-  /// (parameter_prefetcher.h) gathers whole values, unit by unit, and says where they are; until
-  /// then they have no value(). Before Allocate.
+  /// Shards values where ShareAmong shards updates: rank `rank` holds only its part of each value;
+  /// of experts part `part_of_experts`, with a part for each rank that holds the same ones. A
+  /// prefetcher (parameter_prefetcher.h) gathers whole values, unit by unit, and says where they
+  /// are; until then they have no value(). Before Allocate.
   void ShardValues(int64_t rank, int64_t part_of_experts) {
     shard_rank_ = rank;
     part_of_experts_ = part_of_experts;
@@ -77,11 +77,11 @@ class ParameterSet : public ParameterList {
   void Offload() { offloaded_ = true; }
   bool offloaded() const { return offloaded_; }
 
-  /// With Offload: keeps these units, at least one, on the device, with their gradients. Before
+  /// Keeps these units, at least one, on the device under Offload, with their gradients. Before
   /// Allocate.
   void KeepOnDevice(const std::vector<int64_t>& units);
   bool keeps_some_on_device() const { return !device_updated_units_.empty(); }
-  /// With Offload: keeps on the device what is frozen, except what is stacked with something that
+  /// Keeps what is frozen on the device under Offload, except what is stacked with something that
   /// is trained. Before Allocate.
   void KeepFrozenOnDevice() { keeps_frozen_ = true; }
   /// Whether `index` resides in the host memory pool.
@@ -159,7 +159,7 @@ class ParameterSet : public ParameterList {
   /// Empty for a frozen parameter, and while it has no place. That of a derived parameter is its
   /// own, before the gradients of its sources are computed from it.
   TensorView gradient(int64_t index) const { return GradientView(index, 1, false); }
-  /// With the padded rows.
+  /// The value with the padded rows.
   TensorView padded_value(int64_t index) const { return ValueView(index, 1, true); }
   TensorView padded_gradient(int64_t index) const { return GradientView(index, 1, true); }
   /// `count` stacked parameters as one, from `first` on; for gradients all trainable.
@@ -339,8 +339,8 @@ class ParameterSet : public ParameterList {
   int64_t ranks_ = 1;
   bool place_gradients_ = false;
   bool offloaded_ = false;
-  /// By unit, whether its parameters stay on the device although the others are offloaded; empty:
-  /// none does.
+  /// Whether the parameters of each unit stay on the device although the others are offloaded;
+  /// empty: none does.
   std::vector<bool> device_updated_units_;
   bool keeps_frozen_ = false;
   std::vector<bool> kept_;  ///< On the device, by parameter; empty: none or, not offloaded, all.

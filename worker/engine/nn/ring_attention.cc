@@ -134,7 +134,7 @@ AttendPartArgs PartOf(const AttentionForwardArgs& own, int64_t rank, int64_t own
   return part;
 }
 
-// Of a part, on a device whose kernels want some.
+// Workspace for a part, on a device whose kernels want some.
 Result<Tensor> NewPartWorkspace(Context& context, const AttendPartArgs& part) {
   if (context.stream.device.type == DeviceType::kCpu) return Tensor();
   return Tensor::New(context, Component::kWorkspace, DType::kU8,

@@ -102,7 +102,7 @@ class SelfAttention {
   // model, so that micro-batches, ranks and recomputation draw the same.
   kernels::AttentionDropout DropoutOf(const Context& context, const Tape& tape,
                                       const TokenBatch& batch, int64_t use) const;
-  // Of one product over the pairs of a query and a key that this rank computes.
+  // FLOPs of one product over the pairs of a query and a key that this rank computes.
   double Flops(const std::vector<int32_t>& starts, int64_t heads) const;
 
   const TensorParallel* tensor_;    ///< Tensor-parallel ranks, or none.

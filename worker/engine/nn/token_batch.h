@@ -60,7 +60,7 @@ struct TokenBatch {
   struct Extended;
   /// The rows that attention is over, where they are more than those of the blocks; or none.
   std::shared_ptr<const Extended> attended;
-  /// With `count` rows before each run of sequence_starts, for vectors that stand for tokens. The
+  /// Adds `count` rows before each run of sequence_starts, for vectors that stand for tokens. The
   /// positions of tokens are those that they have and `first_position`; of the other rows 0, 1, ...
   /// in their order where they are `ordered`, else 0.
   Result<Extended> Extend(Context& context, int64_t count, int64_t first_position,

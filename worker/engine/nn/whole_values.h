@@ -11,8 +11,8 @@
 
 namespace weft::engine {
 
-/// What this rank holds of a value (ParameterSet::held_value), as floats; of one that is quantised
-/// its numbers: of a sharded one, which has been brought (ForEachUnit), all of them.
+/// The numbers that this rank holds of a value (ParameterSet::held_value), as floats, dequantised.
+/// A sharded value that is quantised has been brought (ForEachUnit), and gives all of them.
 Result<std::vector<float>> HeldFloats(const ParameterSet& parameters, int64_t index);
 
 /// All of a value that `tensor_ranks` have a part of each: they call this together. None: it is

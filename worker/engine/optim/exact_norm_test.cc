@@ -11,7 +11,7 @@
 namespace weft::engine {
 namespace {
 
-/// Of very different sizes.
+/// Numbers of very different sizes.
 std::vector<float> Numbers(size_t count) {
   std::vector<float> numbers;
   for (size_t i = 0; i < count; ++i) {

@@ -13,7 +13,7 @@ namespace {
 
 using kernels::UpdateInputs;
 
-// Of a tile of an offloaded update: long enough for all threads, short compared with a block's
+// Elements of a tile of an offloaded update: enough for all threads, few compared with a block's
 // weights.
 constexpr int64_t kTileElements = int64_t{1} << 20;
 

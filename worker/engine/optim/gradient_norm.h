@@ -45,7 +45,7 @@ class NormStream {
   Status Add(const kernels::NormTensor& piece);
   /// It has ended.
   Status EndTensor();
-  /// Of the tensors that have ended.
+  /// Sums over the tensors that have ended.
   const NormSums& sums() const { return sums_; }
 
  private:

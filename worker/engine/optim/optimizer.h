@@ -28,10 +28,10 @@ struct UpdateArgs {
   double gradient_limit = 0;      ///< Largest absolute value of a gradient after that; 0: none.
   int64_t update = 1;             ///< How many updates this one makes, counted from 1.
   kernels::UpdateGate gate = {};  ///< A further factor, and whether it is made at all.
-  /// Of adam and adamw: second moments stay as they are (AdamArgs::keeps_second_moments).
+  /// Second moments of adam and adamw stay as they are (AdamArgs::keeps_second_moments).
   bool keeps_second_moments = false;
-  /// Of the rules of FindFusedRule: the parameters, by index, that stay as they are with their
-  /// state; empty: none.
+  /// The parameters, by index, that the rules of FindFusedRule leave as they are with their state;
+  /// empty: none.
   std::vector<bool> frozen = {};
   RestartedState restarted = {};  ///< Of the same rules, whose updates are then counted from there.
   /// Where the buffer of gradients is that ParameterSet::gradients() was at first; none: there.

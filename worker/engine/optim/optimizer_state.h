@@ -36,7 +36,7 @@ class OptimizerState {
   /// Its numbers, without scales.
   TensorView operator[](size_t index) const;
 
-  /// For checkpoints, in order of registration.
+  /// The tensors for checkpoints, in order of registration.
   std::vector<NamedTensor> Named() const;
 
  private:

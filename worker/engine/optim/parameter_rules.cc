@@ -32,7 +32,7 @@ std::vector<int64_t> LayersOf(const ParameterList& parameters) {
 
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
                                                          const ParameterList& parameters) {
-  // Of all ranks: they may have other parameters.
+  // Takes the names of all ranks: others may have other parameters.
   const std::vector<std::string> names = parameters.Names();
   const std::vector<int64_t> layers = LayersOf(parameters);
   const int64_t top = parameters.blocks() + 1;

@@ -39,7 +39,8 @@ class ScheduleFree : public Optimizer {
   OptimizerState state_;
   std::vector<ParameterPart> parts_;
   std::vector<kernels::UpdateTensor> tensors_;  ///< Of parts_.
-  /// Of the averages, as a number and what f32 lacks of it; the host's, and state.
+  /// Sum of the weights of the averages, as a number and what f32 lacks of it; the host's, and
+  /// state.
   std::array<float, 2> weight_sum_ = {};
   std::array<float, 2> next_weight_sum_ = {};  ///< Once the update has been made.
 };

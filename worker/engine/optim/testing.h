@@ -132,7 +132,7 @@ class OptimizerRun {
   std::vector<std::vector<float>> Values() const { return ValuesOf(parameters); }
 
   static constexpr double kScale = 0.5;
-  /// Of a gradient; LARS has none.
+  /// The norm to which a gradient is clipped; LARS has none.
   double Limit() const { return spec_.name == "lars" ? 0.0 : 0.8; }
 
   Allocator allocator;

@@ -37,13 +37,13 @@ class Updater {
   /// Enqueues the optimizer's update.
   Status Update(Context& context, const StepArgs& args);
 
-  /// As Optimizer has it.
+  /// Whether it repeats, as Optimizer says.
   bool repeats() const { return optimizer_->repeats(); }
 
   /// The update enqueued last has been applied.
   void OnApplied() { optimizer_->OnApplied(); }
 
-  /// As Optimizer has it, after `updates` updates.
+  /// The averages of Optimizer, after `updates` updates.
   Result<std::vector<AveragedParameter>> Averages(Context& context, int64_t updates) const;
 
   std::vector<NamedTensor> StateTensors() const { return optimizer_->StateTensors(); }

@@ -35,13 +35,13 @@ class Collective;
 class ProductsFactory;
 struct ElasticNetwork;
 
-/// What decides which techniques there are, and how.
+/// The specs that decide which techniques there are, and how.
 struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
   const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
   bool with_gradients = true;
   Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them.
-  /// What growth has added at the start of this training, with masks; null: nothing.
+  /// The parts that growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
   const ElasticNetwork* elastic = nullptr;      ///< As in ModelOptions,
   const LogitsSource* logits_source = nullptr;  ///< as is this.
@@ -53,7 +53,8 @@ struct UpdatedParameters {
   std::vector<ParameterPart> parts = {};  ///< Those of this rank; empty: all that is trained.
 };
 
-/// What a training gives to its techniques before the first step. All of it outlives them.
+/// The objects that a training gives to its techniques before the first step. All of it outlives
+/// them.
 struct TrainingParts {
   const JobSpec* job = nullptr;
   const Plan* plan = nullptr;
@@ -73,7 +74,7 @@ struct TrainingParts {
   /// Adds up over the ranks that have other parts of the same replica of the model: tensor-,
   /// expert- and pipeline-parallel ones.
   std::function<Status(std::span<double>)> sum_over_replica;
-  /// With shards_updates, adds up over the ranks that together have all parts of what is updated:
+  /// Adds up, with shards_updates, over the ranks that together have all parts of what is updated:
   /// with expert parallelism over those with the same experts.
   std::function<Status(std::span<double>)> sum_over_parts;
   /// All numbers of a parameter, in their order, where ranks have successive parts of them (ZeRO),
@@ -89,8 +90,8 @@ struct TrainingParts {
   std::function<Result<std::vector<double>>(DataPart part)> score_sequences;
   /// The state of the optimizer, as in checkpoints; writing into the views changes it.
   std::function<std::vector<NamedTensor>()> optimizer_state;
-  /// With train.local_steps, the f32 value that a trained parameter, by its index, has had since
-  /// the last outer step.
+  /// The f32 value that a trained parameter, by its index, has had since the last outer step, with
+  /// train.local_steps.
   std::function<TensorView(int64_t parameter)> outer_value;
   /// Says that BeforeStep has changed parameters.
   std::function<void()> values_changed;
@@ -166,8 +167,8 @@ class Technique {
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }
 
-  /// What the head of a causal language model adds to its logits, or null: nothing. Asked before
-  /// there are layers, which it outlives.
+  /// The logits that the head of a causal language model adds to its own, or null: none. Asked
+  /// before there are layers, which it outlives.
   virtual const AddedLogits* LogitsToAdd() { return nullptr; }
 
   /// How many layers passes run, or null: as many as the network has. Of n layers layer l has block
@@ -251,9 +252,9 @@ class Technique {
   /// Whether the second moments of Adam stay as they are in the update of `step`.
   virtual bool KeepsSecondMoments(int64_t /*step*/) const { return false; }
 
-  /// By index, the parameters that the update of `step` leaves as they are, with their state of the
-  /// optimizer; empty: none. Their gradients are zero after OnGradients. Of the rules of
-  /// FindFusedRule alone, and not with optimizers that are offloaded.
+  /// The parameters, by index, that the update of `step` leaves as they are, with their state of
+  /// the optimizer; empty: none. Their gradients are zero after OnGradients. Only for the rules of
+  /// FindFusedRule, and not with optimizers that are offloaded.
   virtual std::vector<bool> FrozenIn(int64_t /*step*/) const { return {}; }
 
   /// The parameters whose state of the optimizer has been made zero since the first step. Of the
@@ -277,7 +278,7 @@ class Technique {
   /// The parameters have been updated `updates` times.
   virtual Status OnUpdated(int64_t /*updates*/) { return OkStatus(); }
 
-  /// With train.local_steps: a round has ended, and the gradients are what this worker has learned,
+  /// A round of train.local_steps has ended, and the gradients are what this worker has learned:
   /// the values that parameters have now minus those of the last outer step. Changes them before
   /// their mean over the workers is taken. `state`: as above.
   virtual Status OnLearned(Context& /*state*/) { return OkStatus(); }

@@ -17,7 +17,7 @@ namespace weft::engine {
 /// the order of the list, and stops at the first error. Not thread-safe.
 class TechniqueList {
  public:
-  /// Those of the model, which outlive this, and then those of the training alone.
+  /// Lists the techniques of the model, which outlive this, and then those of the training alone.
   TechniqueList(std::span<const std::unique_ptr<Technique>> of_model,
                 std::vector<std::unique_ptr<Technique>> of_training);
 
@@ -25,7 +25,7 @@ class TechniqueList {
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
 
-  /// That of each of the one before; likewise below.
+  /// Passes the step that each schedules on to the next; likewise below.
   ScheduledStep Scheduled(ScheduledStep place) const;
   int64_t TrainedLength(int64_t step, int64_t length) const;
   Status BeforeStep(int64_t step);
@@ -36,19 +36,19 @@ class TechniqueList {
   void OnFirstMicroBatch();
   Status OnFirstGradient(Context& context, const TensorView& gradient);
   bool JudgesSequences() const;
-  /// Of the one that does.
+  /// Asks the one that judges.
   Result<SequenceLosses> JudgeSequences(DataPart part, const SequenceScores& scores);
   Status OnDerivedGradients(Context& state, std::span<const int64_t> derived, int64_t step);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
   bool ClipsGradients() const;
   bool KeepsSecondMoments(int64_t step) const;
-  /// Of the one that freezes some.
+  /// Asks the one that freezes some.
   std::vector<bool> FrozenIn(int64_t step) const;
-  /// Of the one that has made some zero.
+  /// Asks the one that has made some zero.
   RestartedState Restarted() const;
   bool ReplacesUpdate(int64_t step) const;
-  /// Of those that replace the update of `step`.
+  /// Calls those that replace the update of `step`.
   Status InsteadOfUpdate(Context& state, int64_t step);
   bool ReadsUpdatedParameters() const;
   bool NeedsWholeUpdates() const;
@@ -57,10 +57,10 @@ class TechniqueList {
   Status OnStepEnd(const FinishedStep& step);
   bool Finished() const;
 
-  /// Of all of them.
+  /// Joins the averages of all of them.
   Result<std::vector<AveragedParameter>> EvaluatedAverages(int64_t updates);
   void OnEvaluated(const JointLosses& losses, std::map<std::string, double>& metrics);
-  /// Of the one that has a network within the network.
+  /// Asks the one that has a network within the network.
   std::string_view SubNetworkMetric() const;
   void SelectSubNetwork(bool selected);
   double SubNetworkWeight(int64_t step) const;

@@ -8,8 +8,8 @@
 
 namespace weft::engine {
 
-/// By parameter, whether one of `patterns` (common/glob.h) names it among the trained matrices of
-/// blocks; without patterns all of these.
+/// Whether one of `patterns` (common/glob.h) names each parameter among the trained matrices of
+/// blocks; without patterns it holds for all of these.
 std::vector<bool> ChooseTrainedMatrices(const std::vector<std::string>& patterns,
                                         const ParameterList& parameters);
 

@@ -17,7 +17,7 @@
 
 namespace weft::engine {
 
-/// What memory is for; the names of MemoryBreakdown.
+/// The purpose of memory; the names of MemoryBreakdown.
 enum class Component : uint8_t {
   kParameters,
   kGradients,
@@ -91,8 +91,8 @@ class Allocator {
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
 
-  /// At least `bytes`, aligned to kAlignment, content undefined. kExhausted names the component,
-  /// the size and what the limit is taken up by.
+  /// Allocates at least `bytes`, aligned to kAlignment, content undefined. kExhausted names the
+  /// component, the size and what the limit is taken up by.
   Result<BlockRef> Allocate(Component component, size_t bytes);
 
   /// Counts memory that a library holds (negative: no longer holds) as if it were allocated here.
@@ -139,7 +139,7 @@ class Allocator {
   Status OverLimit(Component component, int64_t bytes) const;
 
   int64_t HeldBytes() const { return source_->held_bytes() + external_bytes_; }
-  /// Of what the source may hold; 0: none.
+  /// Most bytes that the source may hold; 0: no limit.
   int64_t LimitOfSource() const;
 
   const std::unique_ptr<MemorySource> source_;

@@ -42,7 +42,7 @@ Status IoError(bool write, const std::string& path, uint64_t offset, int error);
 /// file system allows.
 class AsyncFile {
  public:
-  /// Of memory, offsets and sizes.
+  /// Memory, offsets and sizes are multiples of this.
   static constexpr size_t kAlignment = 4096;
 
   enum class Queue : uint8_t { kBest, kThreads };

@@ -30,7 +30,7 @@ class CopyStream {
   static Result<kernels::cuda::Event> PointOf(const Stream& stream);
   /// A point after what is enqueued here so far.
   Result<kernels::cuda::Event> Point() { return PointOf(stream_->stream()); }
-  /// What is enqueued here from now on waits for `point`.
+  /// Makes what is enqueued here from now on wait for `point`.
   Status Follow(const kernels::cuda::Event& point) { return point.Block(stream_->stream()); }
 
   /// Enqueues a copy; the host's memory is pinned.

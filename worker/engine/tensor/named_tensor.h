@@ -55,7 +55,7 @@ struct NamedTensor {
 
     Shape ShardShape() const { return shard.PartShape(whole); }
 
-    /// As Shard::ForEachRun, of a part of this many elements.
+    /// Runs like Shard::ForEachRun over a part of this many elements.
     template <class Run>
     void ForEachRun(int64_t elements, Run&& run) const {
       shard.ForEachRun(ShardShape(), [&](int64_t own, int64_t logical, int64_t count) {

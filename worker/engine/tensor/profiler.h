@@ -26,8 +26,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// What takes the time of a rank: sums by name and, once StartTrace was called, every single event.
-/// Names are string literals. Not thread-safe except AddCollective and Clear.
+/// Records what takes the time of a rank: sums by name and, once StartTrace was called, every
+/// single event. Names are string literals. Not thread-safe except AddCollective and Clear.
 class Profiler {
  public:
   using Time = std::chrono::steady_clock::time_point;

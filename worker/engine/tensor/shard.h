@@ -31,14 +31,14 @@ struct Shard {
     return count;
   }
 
-  /// Of the logical tensor, when the part here has the shape `part`.
+  /// Shape of the logical tensor, when the part here has the shape `part`.
   Shape LogicalShape(Shape part) const {
     if (!whole()) part.dims[static_cast<size_t>(axis)] = extent;
     if (across.size() > 0) part.dims[1] = across_extent;
     return part;
   }
 
-  /// Of the part here, when the logical tensor has the shape `logical`.
+  /// Shape of the part here, when the logical tensor has the shape `logical`.
   Shape PartShape(Shape logical) const {
     if (!whole()) logical.dims[static_cast<size_t>(axis)] = size();
     if (across.size() > 0) logical.dims[1] = across.size();
@@ -74,7 +74,7 @@ struct Shard {
     return other;
   }
 
-  /// Of these rows the columns, one range of them, that `columns` says.
+  /// The part that has, of these rows, the columns that `columns` says, one range of them.
   Shard Across(const Shard& columns) const {
     Shard both = *this;
     both.across = columns.ranges.front();

@@ -45,7 +45,7 @@ class Tensor {
     return part;
   }
 
-  /// What is from byte `offset` on, as a tensor of another type and shape.
+  /// The part from byte `offset` on, as a tensor of another type and shape.
   Tensor Part(size_t offset, DType dtype, const Shape& shape) const {
     Tensor part = *this;
     part.view_ = TensorView(static_cast<char*>(view_.data) + offset, dtype, shape, view_.device);

@@ -24,8 +24,8 @@ Result<Tensor> NewTileMemory(Context& context, Component component, int64_t byte
 /// before who reads it has heard of the end of its last write.
 class TileFile {
  public:
-  /// In the directory of `host`, which outlives it, with tiles of this many bytes (multiples of
-  /// AsyncFile::kAlignment). kExhausted when the disk has no room for them.
+  /// Makes a file in the directory of `host`, which outlives it, with tiles of this many bytes
+  /// (multiples of AsyncFile::kAlignment). kExhausted when the disk has no room for them.
   static Result<std::unique_ptr<TileFile>> New(HostMemoryPool* host,
                                                const std::vector<int64_t>& tile_bytes,
                                                AsyncFile::Queue queue = AsyncFile::Queue::kBest);

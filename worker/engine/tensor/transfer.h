@@ -58,7 +58,7 @@ class Readback {
   /// All zero.
   static Result<Readback> New(Context& context, size_t bytes);
 
-  /// For kernels.
+  /// The memory as kernels see it.
   void* device() const;
 
   /// Enqueues that device() becomes zero.

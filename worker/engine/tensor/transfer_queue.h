@@ -35,7 +35,7 @@ class TransferQueue {
 
   /// `bytes_per_second`; 0: as fast as it goes.
   explicit TransferQueue(int64_t bytes_per_second);
-  /// Between CUDA device `device` and pinned memory.
+  /// Makes a queue between CUDA device `device` and pinned memory.
   static Result<std::unique_ptr<TransferQueue>> New(int device, LinkDirection direction);
   /// Finishes what is enqueued.
   ~TransferQueue();
@@ -49,8 +49,8 @@ class TransferQueue {
   /// Waits for job `number` and all before it, until bytes have arrived. The first failure of a job
   /// is returned by every later call.
   Status WaitFor(int64_t number);
-  /// What is enqueued on `stream` from now on comes after job `number` and all before it. On a CPU
-  /// that is to wait; on a device the host waits only until the copies are enqueued.
+  /// Makes what is enqueued on `stream` from now on come after job `number` and all before it. On a
+  /// CPU that is to wait; on a device the host waits only until the copies are enqueued.
   Status Await(const Stream& stream, int64_t number);
   /// The same in a thread for which nobody waits: its time does not count as waited.
   Status WaitUncounted(int64_t number);
@@ -76,7 +76,7 @@ class TransferQueue {
 
   /// Copies from now on come after what is enqueued on `stream` so far. No job is under way.
   Status Follow(const Stream& stream);
-  /// What is enqueued on `stream` from now on comes after all copies so far.
+  /// Makes what is enqueued on `stream` from now on come after all copies so far.
   Status Precede(const Stream& stream);
 
   /// Accounts for bytes that `move` brings over the link.
@@ -89,7 +89,7 @@ class TransferQueue {
 
   using Arrival = std::shared_ptr<const kernels::cuda::Event>;
 
-  /// Without a thread yet.
+  /// Makes a queue without a thread.
   TransferQueue() : seconds_per_byte_(0) {}
   /// Runs jobs until the end, with this many threads.
   void Run(int threads);

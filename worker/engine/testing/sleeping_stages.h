@@ -13,7 +13,7 @@ namespace weft::engine {
 /// no loss; what stages send each other is as wide as spec.width.
 class SleepingStages : public Model {
  public:
-  /// Of one stage and one micro-batch.
+  /// Times of one stage and one micro-batch.
   struct Times {
     std::chrono::microseconds forward, backward_input, backward_weight;
   };

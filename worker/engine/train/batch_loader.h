@@ -54,7 +54,7 @@ class BatchLoader {
     bool operator==(const Request&) const = default;
   };
 
-  /// Those batches. The work enqueued from now on may read them.
+  /// Takes those batches. The work enqueued from now on may read them.
   Result<StepBatches> Take(const Request& request);
 
   /// The first micro-batch of rank `rank` in a step.

@@ -21,7 +21,7 @@ Result<std::unique_ptr<CopyStage>> CopyStage::New(Context& context) {
 Status CopyStage::StartStep() {
   Half& half = halves_[1 - reading_];
   half.taken = 0;
-  // Of two steps ago, unless batches that nobody wanted came in between.
+  // The event is two steps old, unless batches that nobody wanted came in between.
   WEFT_RETURN_IF_ERROR(half.copied.Wait());
   return half.free.Block(stream_->stream());
 }

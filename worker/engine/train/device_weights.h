@@ -11,9 +11,9 @@
 
 namespace weft::engine {
 
-/// What products read of the parameters: packed copies on the device, and of offloaded parameters
-/// what has come up from the host memory pool. Renews it where something has changed. Not
-/// thread-safe.
+/// Holds what products read of the parameters: packed copies on the device, and the offloaded
+/// parameters that have come up from the host memory pool. Renews it where something has changed.
+/// Not thread-safe.
 class DeviceWeights {
  public:
   /// All outlive this. Nothing is packed yet.
@@ -26,7 +26,7 @@ class DeviceWeights {
   /// not done.
   Status Prepare(std::optional<int64_t> step);
 
-  // Of offloaded parameters; elsewhere these do nothing.
+  // The following is for offloaded parameters; elsewhere it does nothing.
 
   /// Whether what an update has changed comes with BringUpdated, copies for products included, also
   /// those of weights that are kept on the device.

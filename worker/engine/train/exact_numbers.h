@@ -18,7 +18,7 @@ inline void AppendTo(std::vector<double>& numbers, const ExactSum& sum, int64_t 
   numbers.push_back(static_cast<double>(count));
 }
 
-/// What kExactNumbers numbers have become.
+/// Reads a sum and a count from kExactNumbers numbers.
 inline void TakeFrom(std::span<const double> numbers, ExactSum& sum, int64_t& count) {
   sum = ExactSum::FromParts(numbers.first<ExactSum::kParts>());
   count = static_cast<int64_t>(numbers[ExactSum::kParts]);

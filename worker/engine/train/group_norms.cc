@@ -25,7 +25,7 @@ bool CountsValue(const ParameterSet& parameters, int64_t index) {
   return parameters.CountsPart(index) && first;
 }
 
-/// Of parameters in a file.
+/// Measures parameters in a file.
 Status MeasureFile(ParameterFile* file, GroupSums* sums, std::span<const ParameterPart> parts) {
   const ParameterSet& parameters = file->parameters();
   std::array<NormStream, kParameterGroups> gradients, values;
@@ -122,7 +122,7 @@ std::vector<GroupNorm> GroupNorms(const ParameterSet& parameters, const GroupSum
   for (size_t g = 0; g < kGroups.size(); ++g) {
     bool any = false;
     for (int64_t i = 0; i < parameters.size(); ++i) any |= BelongsTo(parameters, i, kGroups[g]);
-    // Of a pipeline another stage may have them all.
+    // Another stage of a pipeline may have all parameters of a group.
     any = any || (parameters.of_stage() && sums[g].values.squares > 0);
     if (!any) continue;
     norms.push_back(

@@ -13,12 +13,12 @@
 
 namespace weft::engine {
 
-/// What parameters of a role belong to: "embedding", "attention", "mlp", "norms" or "head".
+/// The group of parameters of a role: "embedding", "attention", "mlp", "norms" or "head".
 std::string_view GroupOf(ParameterRole role);
 
 inline constexpr size_t kParameterGroups = 5;
 
-/// Of the parameters of one group.
+/// Sums over the parameters of one group.
 struct GroupSums {
   NormSums gradients;
   NormSums values;

@@ -12,7 +12,7 @@ struct Moments {
   double deviation = 0;
 };
 
-/// Of the window as a whole; two passes, in order: the same bits wherever it is computed.
+/// Moments of the whole window; two passes, in order: the same bits wherever it is computed.
 Moments MomentsOf(std::span<const double> window) {
   if (window.empty()) return {};
   const auto count = static_cast<double>(window.size());

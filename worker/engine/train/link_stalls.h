@@ -13,7 +13,7 @@ class LinkStalls {
   LinkStalls(HostMemoryPool* host, PhaseSeconds* seconds)
       : host_(host), seconds_(seconds), before_(Waited()) {}
 
-  /// What was waited since the last call was in `phase`, and belongs to exposed communication.
+  /// Moves the waits since the last call from `phase` to exposed communication.
   void Charge(double PhaseSeconds::*phase) {
     const double now = Waited();
     seconds_->*phase -= now - before_;

@@ -52,7 +52,7 @@ class LocalRounds {
   /// Replaces each value by its sum over the workers.
   Status SumScalars(std::span<double> values) { return outer_->SumScalars(values); }
 
-  /// As OuterStep has them.
+  /// The value that OuterStep has.
   TensorView value(int64_t parameter) const { return outer_->value(parameter); }
   std::vector<NamedTensor> StateTensors() const { return outer_->StateTensors(); }
   Status Restored(const Context& context, bool restored);

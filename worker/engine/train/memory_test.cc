@@ -162,9 +162,9 @@ TEST(PredictMemoryTest, CompressedActivationsAreWithinOnePercent) {
   }
 }
 
-// Of T tokens, width C and h heads: 12 T C elements and 4 + h numbers a token, without the inside
-// of attention 8 T C and 4, of a block that is recomputed T C (Korthikanti et al. 2022, arXiv
-// 2205.05198, for this block). In bits, where that is possible, b + 0.5 an element.
+// With T tokens, width C and h heads, a block keeps 12 T C elements and 4 + h numbers a token;
+// without the inside of attention 8 T C and 4; recomputed T C (Korthikanti et al. 2022, arXiv
+// 2205.05198, for this block). In bits, where that is possible, an element takes b + 0.5.
 TEST(PredictMemoryTest, EachBlockKeepsTheBytesOfTheFormula) {
   RandomTokens tokens(700, 128);
   for (const int64_t bits : {0, 8, 4, 2}) {

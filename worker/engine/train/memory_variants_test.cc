@@ -182,7 +182,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "prefix";
          m.peft.num_virtual_tokens = 64;
        }},
-      // Of so small a rate no branch is skipped here.
+      // The rate is so small that no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},
       {"frozen below",
@@ -206,7 +206,7 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
   }
 }
 
-// Of sizes that are whole lines, so that nothing is padded: what tiny networks differ by.
+// Sizes are whole lines, so that nothing is padded: what tiny networks differ by.
 TEST(PredictMemoryTest, AdaptersAndQuantisedWeightsAreWithinOnePercent) {
   constexpr double kOnePercent = 0.01;
   for (const char* quantized : {"none", "nf4"}) {

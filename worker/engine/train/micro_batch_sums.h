@@ -24,7 +24,7 @@ struct ExactLoss {
   }
 };
 
-/// With train.deterministic mesh, what the micro-batches of a step leave on this rank: each has its
+/// What the micro-batches of a step leave on this rank with train.deterministic mesh: each has its
 /// own gradients, which are added in a MicroBatchTree, parameter by parameter, and its own loss. On
 /// a CPU. Not thread-safe.
 class MicroBatchSums {
@@ -55,7 +55,7 @@ class MicroBatchSums {
   /// and that it has.
   void OnLoss();
 
-  /// Of the micro-batches of the step.
+  /// The loss of all micro-batches of the step.
   const ExactLoss& total_loss() const { return total_loss_; }
 
  private:

@@ -242,7 +242,7 @@ TEST_F(OffloadedRanksOnCuda, ShareLateUpdates) {
   EXPECT_LT(Distance(StateOf(ranks), StateOf(on_cpus)), 30 * tolerance);
 }
 
-/// Of a decoder that ranks may share in every way.
+/// Makes a case whose decoder allows every kind of parallelism.
 MeshCase SharedCase(const std::string& precision, int64_t data, int64_t zero_stage,
                     int64_t accumulation) {
   MeshCase c = CaseOf(precision, data, zero_stage, accumulation);

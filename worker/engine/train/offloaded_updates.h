@@ -22,7 +22,7 @@ namespace weft::engine {
 /// step late, with all of it. Not thread-safe.
 class OffloadedUpdates {
  public:
-  /// With whom it works; all outlive this.
+  /// The objects that it works with; all outlive this.
   struct Parts {
     Context* context = nullptr;  ///< Of the device.
     ParameterSet* parameters = nullptr;

@@ -18,7 +18,7 @@ namespace weft::engine {
 /// (TechniqueCost::JointJobs). Does nothing where they are of one. Not thread-safe.
 class PartLosses {
  public:
-  /// Of one job.
+  /// Makes those of one job.
   PartLosses() = default;
   /// Zero, of `parts` equal parts of each batch. kExhausted without memory on the device.
   static Result<PartLosses> New(Context& context, int64_t parts);

@@ -25,7 +25,7 @@ namespace weft::engine {
 /// enqueues all of it without waiting: the device's stream waits for what comes. Not thread-safe.
 class PipelineRun {
  public:
-  /// With whom, and where the times go; all outlive this.
+  /// The objects that it works with, and where the times go; all outlive this.
   struct Parts {
     Context* context = nullptr;
     const Model* model = nullptr;
@@ -97,13 +97,13 @@ class PipelineRun {
   void Post(Outbox& outbox, Tensor values);
   Status Release(Outbox& outbox, int64_t taken);
   Status WaitForFirstSent();
-  /// As Model::Stage.
+  /// Runs Model::Stage.
   Result<Value> RunStage(Tape& tape, int64_t chunk, Value in, TokenBatch& batch,
                          kernels::StepValue<float> gradient_scale, BatchLoss* total);
   Status Forward(const PipelineStep& step);
   Status Backward(const PipelineStep& step);
   Status Weights(const PipelineStep& step);
-  /// What was done since the last call was of `phase`, except waits for the host memory pool.
+  /// Charges to `phase` what was done since the last call, except waits for the host memory pool.
   Status Mark(std::string_view name, double PhaseSeconds::*phase);
   void WaitForAll();
 

@@ -203,7 +203,7 @@ TEST_F(RanksOnCuda, StepsAsGraphsComeToTheSameBits) {
   }
 }
 
-// Of a block that has been gathered, under masks that all ranks have.
+// Ranks gather the blocks, and all of them have the masks.
 TEST_F(RanksOnCuda, GatheredSparseWeightsTrainAsOnCpus) {
   RandomTokens data(50, 16);
   JobSpec job = Job(1);
@@ -254,7 +254,7 @@ TEST_F(RanksOnCuda, RanksWhoseStepsDifferLaunchWhatTheyRecordedTogether) {
     return Train(job, SmallBuckets("fp32"), data, DeviceType::kCuda, count, kSteps, with_graphs);
   };
   const Outcome graphs = train(kAllRanks), eager = train(0);
-  // Of two places of batches, each with documents of two kinds.
+  // Four steps are recorded: batches have two places, each with documents of two kinds.
   EXPECT_EQ(graphs.graph_steps, kSteps - 4);
   EXPECT_EQ(graphs.state, eager.state);
 }

@@ -44,7 +44,7 @@ class ReplayCheck {
                                        float gradient_scale);
 
  private:
-  /// By rank, of its own micro-batch and of that of the next rank.
+  /// Hashes by rank, of its own micro-batch and of that of the next rank.
   struct Hashes {
     std::vector<uint64_t> own, other;
   };
@@ -60,7 +60,7 @@ class ReplayCheck {
   TrainerParts parts_;
   const int64_t ranks_;
   const bool places_;
-  /// By the first parameter of a stack.
+  /// The gradients of a stack of parameters.
   struct Stack {
     ParameterSet::Range range = {};
     int64_t missing = 0;  ///< Gradients of the pass under way.

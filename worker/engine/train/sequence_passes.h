@@ -46,22 +46,22 @@ class SequencePasses {
   /// Mean loss over the validation data that evaluations read.
   Result<EvaluationReport> Evaluate();
 
-  /// Of the validation data.
+  /// Number of sequences of the validation data that evaluations read.
   int64_t evaluated_sequences() const;
 
   /// Memory of the device for the cross entropy of passes, which nobody reads.
   Result<BatchLoss*> IgnoredLoss();
 
  private:
-  /// Of the sequences of one micro-batch.
+  /// Log-probabilities of the sequences of one micro-batch.
   Result<std::vector<double>> ScoreBatch(const TokenBatch& batch);
   /// Scores sequences [first, first + count) of a batch, which become [at, at + count) of `scores`.
   Status ScoreRange(BatchSource& source, int64_t step, int64_t first, int64_t count, size_t at,
                     SequenceScores& scores);
-  /// Of a step of the training data, or of what evaluations read, those of all ranks.
+  /// Scores of all ranks: of a step of the training data, or of what evaluations read.
   Result<SequenceScores> ScoreStep(int64_t step);
   Result<SequenceScores> ScoreValidation();
-  /// What each rank has found of its own sequences, the others being zero.
+  /// Exchanges what each rank has found of its own sequences, the others being zero.
   Status Exchange(SequenceScores& scores, PhaseSeconds& seconds) const;
 
   TrainerParts parts_;

@@ -27,11 +27,11 @@ class StepClock {
   /// The time before does not count.
   Status Start(Context& context);
 
-  /// What was enqueued since Start or the last Mark belongs to a phase, which has this name in
-  /// profiles.
+  /// Says that what was enqueued since Start or the last Mark belongs to a phase, which has this
+  /// name in profiles.
   Status Mark(Context& context, std::string_view name, double PhaseSeconds::*phase);
 
-  /// What is marked from now on belongs to a graph that is being recorded.
+  /// Says that what is marked from now on belongs to a graph that is being recorded.
   void StartRecording() { recording_ = true; }
   /// Ends that; the points are the graph's.
   std::vector<Point> TakeRecorded();

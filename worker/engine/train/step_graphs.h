@@ -40,7 +40,7 @@ class StepGraphs {
   /// Whether all ranks say so; each asks.
   using Agree = std::function<Result<bool>(bool)>;
 
-  /// Of one rank alone.
+  /// Makes those of one rank alone.
   StepGraphs() = default;
   /// `groups`: whose operations the steps have.
   StepGraphs(std::vector<CollectiveRecorder*> groups, Agree agree)

@@ -27,8 +27,8 @@ class StepPasses {
   StepPasses(const TrainerParts& parts, TechniqueList* techniques, StepClock* clock,
              SequencePasses* sequences, PartLosses* part_losses);
 
-  /// With train.deterministic mesh: `sums`, which outlives this, adds up losses and, unless the
-  /// reducer places them, gradients. Before the first step.
+  /// Has `sums`, which outlives this, add up losses with train.deterministic mesh, and gradients,
+  /// unless the reducer places them. Before the first step.
   void SumByMicroBatch(MicroBatchSums* sums);
 
   /// Enqueues those of all micro-batches: adds their loss to *total, memory of the device, and that
@@ -37,7 +37,7 @@ class StepPasses {
   Status Run(std::vector<TokenBatch> batches, kernels::StepValue<float> gradient_scale,
              BatchLoss* total, PhaseSeconds& seconds);
 
-  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  /// PipelineRun::peak_in_flight of the last step in a pipeline.
   int64_t peak_in_flight() const { return peak_in_flight_; }
 
  private:

@@ -43,7 +43,7 @@ Status StepTotals::SumLossesExactly(bool fails, PhaseSeconds& seconds) {
   ExactLoss loss = micro_batches_->total_loss();
   if (fails) loss.sum.Add(std::numeric_limits<double>::infinity());
   exact_gradients_ = {};
-  // Of ranks that have the same parts the first count.
+  // Several ranks may have the same parts: the first ones count them.
   if (!ranks_->updated_parts().empty() && parts_.reducer->first_shards()) {
     exact_gradients_ = MeasureGradientsExactly(parts_.model->parameters(), ranks_->updated_parts());
   }
@@ -88,7 +88,7 @@ Status StepTotals::SumLosses(bool fails, PhaseSeconds& seconds) {
   NormSums& gradients = numbers_.host()->gradients;
   std::array<double, 4> sums = {loss.sum, static_cast<double>(loss.right), gradients.squares,
                                 static_cast<double>(gradients.non_finite)};
-  // Of ranks that have the same parts the first count.
+  // Several ranks may have the same parts: the first ones count them.
   if (shares && !parts_.reducer->first_shards()) sums[2] = sums[3] = 0;
   WEFT_RETURN_IF_ERROR(ranks_->SumScalars(std::span(sums).first(shares ? 4 : 2), seconds));
   // The last stage alone has computed it.

@@ -41,8 +41,8 @@ class StepTotals {
   /// `ranks` outlives this. kExhausted without memory on the device.
   static Result<StepTotals> New(const TrainerParts& parts, const TrainingRanks* ranks);
 
-  /// With train.deterministic mesh: losses are those of `sums`, which outlives this, and losses and
-  /// norms are added over ranks without rounding. On a CPU.
+  /// Takes losses from `sums`, which outlives this, with train.deterministic mesh, and adds losses
+  /// and norms over ranks without rounding. On a CPU.
   void SumExactly(const MicroBatchSums* sums) { micro_batches_ = sums; }
 
   /// Enqueues that all numbers become zero.

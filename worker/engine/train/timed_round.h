@@ -53,8 +53,8 @@ class TimedRound {
   /// another one like the mean of the round would end too late, or there are no more sequences.
   bool Ends(double now, const StepReport& report);
 
-  /// Before the outer step: the report of the last local step becomes one of the round, of this
-  /// rank. The loss is the mean over targets of the steps that were not skipped.
+  /// Makes the report of the last local step one of the round, of this rank, before the outer step.
+  /// The loss is the mean over targets of the steps that were not skipped.
   void Summarize(StepReport& report) const;
 
   /// After it, with all ranks: what they have trained on is in `counters`, and their updates are

@@ -210,7 +210,7 @@ TEST(TimedRoundsTest, ASlowRankMakesFewerStepsAndHardlyHoldsUpTheOther) {
                           (made.busy[0] / static_cast<double>(updates[0]));
     EXPECT_GT(ratio / slower, 0.4) << "the fast one does not wait";
     EXPECT_LT(ratio / slower, 4) << "nor does the slow one, except for less than a step of a round";
-    // Of the steps that both would have made had they never waited, most were made.
+    // Both made most of the steps that they would have made had they never waited.
     double possible = 0;
     for (size_t rank = 0; rank < 2; ++rank) {
       possible += static_cast<double>(updates[rank]) / made.busy[rank] * made.seconds;

@@ -86,7 +86,7 @@ class Trainer {
   /// Steps so far that were launched as graphs.
   int64_t graph_steps() const { return launcher_.launched(); }
 
-  /// In a pipeline, of the last step: PipelineRun::peak_in_flight.
+  /// PipelineRun::peak_in_flight of the last step in a pipeline.
   int64_t peak_in_flight() const { return passes_.peak_in_flight(); }
 
   const TrainCounters& counters() const { return counters_; }
@@ -111,7 +111,7 @@ class Trainer {
 
   // Before the first step.
 
-  /// With train.deterministic mesh: has losses and gradients summed by micro-batch.
+  /// Has losses and gradients summed by micro-batch, with train.deterministic mesh.
   Status SumByMicroBatch();
   /// Gives techniques what they work with, once the updaters are there.
   Status StartTechniques();
@@ -131,9 +131,9 @@ class Trainer {
   Status SendNumbers(const StepReport& report);
   /// Enqueues the work of the step, or its graphs.
   Status RunStep(std::vector<TokenBatch> batches, bool loss_fails, StepReport& report);
-  /// As TrainingParts::compute_gradients has it, with the loss scale of `report`.
+  /// Runs TrainingParts::compute_gradients, with the loss scale of `report`.
   Status ComputeGradients(StepReport& report);
-  /// As TrainingParts::begin_anew has it.
+  /// Runs TrainingParts::begin_anew.
   Status BeginAnew();
   /// Enqueues all up to the gradients, summed over the ranks.
   Status EnqueueGradients(std::vector<TokenBatch> batches, StepReport& report);
@@ -144,7 +144,7 @@ class Trainer {
   void UpdateLossScale(StepReport& report);
   Status EndStepOfTechniques(const StepBatches& batches, StepReport& report);
   void CountStep(const StepReport& report);
-  /// Of local steps: counts that of `report`, and where it ends a round makes the outer step.
+  /// Counts the local step of `report`, and where it ends a round makes the outer step.
   Status FinishRound(StepReport& report);
   /// Whether the local step of `report` was the last of its round, which it then reports.
   bool RoundEnds(StepReport& report);
@@ -174,7 +174,7 @@ class Trainer {
 
   // Evaluation.
 
-  /// Those that stand for the parameters, of the optimizer or a technique; or none.
+  /// The averages that stand for the parameters, of the optimizer or a technique; or none.
   Result<std::vector<AveragedParameter>> EvaluatedAverages();
   /// `sequences` of what is `parts.validation`, with averages where the job has them; 0: all.
   Result<EvaluationReport> EvaluateOn(const TrainerParts& parts, int64_t sequences);
@@ -190,7 +190,7 @@ class Trainer {
   std::unique_ptr<LocalRounds> rounds_;  ///< With local steps.
   std::unique_ptr<TimedRound> timed_;    ///< With rounds by time.
   double waited_for_techniques_ = 0;     ///< Seconds for ranks, in this step.
-  /// Of the batches of the step, over all ranks: StepBatches::part_targets.
+  /// StepBatches::part_targets of the step, over all ranks.
   std::vector<int64_t> part_targets_;
   StepTotals totals_;
   ReadbackOf<StepNumbers> numbers_;  ///< On a device.

@@ -42,7 +42,7 @@ void Compare(const JobSpec& job, const Plan& plan, BatchSource& data, int64_t st
     ASSERT_EQ(got.norms.size(), want.norms.size());
     for (size_t g = 0; g < want.norms.size(); ++g) {
       EXPECT_EQ(got.norms[g].group, want.norms[g].group);
-      // Of a factor that the other one, still zero, leaves without gradients it is zero.
+      // A factor has a zero gradient while the other one is still zero.
       EXPECT_NEAR(got.norms[g].gradient, want.norms[g].gradient,
                   20 * tolerance * want.norms[g].gradient);
       EXPECT_NEAR(got.norms[g].parameter, want.norms[g].parameter,

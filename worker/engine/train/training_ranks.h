@@ -12,9 +12,10 @@
 
 namespace weft::engine {
 
-/// What the ranks of a training exchange in a step, over every axis of the mesh; where there is one
-/// rank it does nothing. All ranks make the same calls in the same order. Waiting is charged to
-/// PhaseSeconds::communication_exposed, except that of SplitDerived. Not thread-safe.
+/// Exchanges what the ranks of a training need of each other in a step, over every axis of the
+/// mesh; where there is one rank it does nothing. All ranks make the same calls in the same order.
+/// Waiting is charged to PhaseSeconds::communication_exposed, except that of SplitDerived. Not
+/// thread-safe.
 class TrainingRanks {
  public:
   explicit TrainingRanks(const TrainerParts& parts) : parts_(parts) {}

@@ -13,9 +13,9 @@
 
 namespace weft::engine {
 
-/// What updates the parameters of a rank where these are: of offloaded ones an updater in the host
-/// memory pool, and another one for those that are kept on the device
-/// (ParameterSet::KeepOnDevice). Not thread-safe.
+/// Updates the parameters of a rank where these are: an updater in the host memory pool takes
+/// offloaded ones, and another one those that are kept on the device (ParameterSet::KeepOnDevice).
+/// Not thread-safe.
 class Updaters {
  public:
   /// `context` and `model` outlive this; `parts`: what this rank updates, or nothing where that is
@@ -35,7 +35,7 @@ class Updaters {
   /// The update enqueued last has been applied.
   void OnApplied();
 
-  /// Of the optimizer, after `updates` updates; empty where the parameters count.
+  /// The optimizer's averages after `updates` updates; empty where the parameters count.
   Result<std::vector<AveragedParameter>> Averages(int64_t updates) const;
 
   std::vector<NamedTensor> StateTensors() const;

@@ -156,7 +156,7 @@ struct AdaptedLayer {
   Doubles GradientOf(const std::string& name) const {
     return AsDoubles(parameters.gradient(*parameters.Find(name)));
   }
-  /// Of both outputs, one under the other.
+  /// Values of both outputs, one under the other.
   Doubles Stacked(const std::string& kind) const {
     Doubles all = ValueOf("h.0.a." + kind);
     for (const double value : ValueOf("h.0.b." + kind)) all.push_back(value);

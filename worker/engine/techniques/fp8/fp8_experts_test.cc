@@ -72,7 +72,7 @@ Matrix InFp8(Matrix m, DType type) {
   return m;
 }
 
-/// Of all numbers together, in units of `truth`.
+/// The distance over all numbers together, in units of `truth`.
 double Distance(const Matrix& measured, const Matrix& truth) {
   EXPECT_EQ(measured.values.size(), truth.values.size());
   double difference = 0, norm = 0;

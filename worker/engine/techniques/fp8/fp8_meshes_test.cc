@@ -84,8 +84,8 @@ void ExpectWithinRoundings(const MeshCase& c) {
   ExpectLikeOneRank(c, roundings.loss, roundings.norm);
 }
 
-/// Of a training whose sums are the same but that of the norm of all gradients, which changes
-/// nothing without clipping.
+/// Expects the bits of one rank. Only the norm of all gradients is summed in another order, which
+/// changes nothing without clipping.
 void ExpectSameBits(MeshCase c) {
   c.job.train.gradient_clip_norm = 0;
   const std::vector<MeshOutcome> ranks = ExpectLikeOneRank(c, 1e-12, 1e-6);
@@ -128,7 +128,7 @@ TEST(Fp8Meshes, RanksThatShareSequencesFollowOneRank) {
   ExpectWithinRoundings(Gentle(all));
 }
 
-/// Of sizes whose parts are multiples of 16.
+/// Widens a model so that its parts are multiples of 16.
 ModelSpec Wide(ModelSpec model) {
   model.width = 64;
   model.heads = 4;
@@ -186,7 +186,7 @@ TEST(Fp8Meshes, CodesOfPartsAreThoseOfTheWhole) {
   });
 }
 
-// Of frozen weights nothing is read again until all may have changed.
+// Frozen weights are not read again until all of them may have changed.
 TEST(Fp8Meshes, RanksAgreeOnScalesOfFrozenWeightsOnce) {
   for (const bool trained : {false, true}) {
     SCOPED_TRACE(trained ? "trained" : "frozen");

@@ -48,7 +48,7 @@ class Fp8Products : public WeightProducts {
 /// to bf16, and has their scales.
 class Fp8ProductsFactory : public ProductsFactory {
  public:
-  /// As Fp8Scaling has it.
+  /// Takes what Fp8Scaling takes.
   Fp8ProductsFactory(const Fp8Spec& spec, bool with_gradients, Collective* tensor_group = nullptr)
       : scaling_(spec, with_gradients, tensor_group) {}
 

@@ -104,7 +104,7 @@ TEST(Fp8Scaling, ATensorWithoutHistoryIsScaledByItsOwnMagnitude) {
   EXPECT_EQ(scale_of(computed), own);
 }
 
-// Of a job whose precision the planner chose.
+// The planner chose the precision of such a job.
 TEST(Fp8, FieldsOfItAreNoneOfAModelInAnotherPrecision) {
   Allocator allocator;
   Context context;

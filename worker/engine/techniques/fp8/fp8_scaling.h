@@ -126,10 +126,10 @@ class Fp8Scaling {
   bool agreed_ = false;                               ///< On the scales of weights.
   int64_t layers_ = 0;
   std::optional<Shard> stage_;  ///< Of the network's tensors, see SetStage.
-  // By tensor. A branch that a step skips has no magnitudes in it.
+  // Both have an entry for each tensor. A branch that a step skips has no magnitudes in it.
   mutable std::vector<bool> recorded_;  ///< In the step under way.
   std::vector<bool> has_history_;       ///< In a step that has ended.
-  // By tensor, f32.
+  // These have an f32 number for each tensor.
   Tensor amax_;  ///< Of the step under way.
   Tensor history_;
   Tensor scale_;
@@ -139,7 +139,8 @@ class Fp8Scaling {
   // For a tensor that is scaled by its own magnitude: [1], zero between uses, and [1, 1].
   Tensor own_amax_;
   Tensor own_history_;
-  // By weight, with tensor-parallel ranks: zero between uses, [weights, 1], and as above.
+  // These are for weights, with tensor-parallel ranks: zero between uses, [weights, 1], and as
+  // above.
   Tensor weight_amax_;
   Tensor weight_history_;
   Tensor weight_largest_code_;

@@ -111,8 +111,8 @@ class GradientNoiseScale : public Technique {
     return whole_.Fetch(*parts_.context);
   }
 
-  /// Of the gradients of the whole batch, with the loss scale. `of_parts`: those that ranks have
-  /// parts of.
+  /// Squares of the gradients of the whole batch, with the loss scale. `of_parts`: of those that
+  /// ranks have parts of.
   double WholeSquares(const FinishedStep& step, double of_parts) const {
     if (MeasuresParts()) {
       double squares = of_parts;
@@ -126,8 +126,8 @@ class GradientNoiseScale : public Technique {
   NoiseScale estimate_;
   ReadbackOf<NormSums> first_;  ///< Of the first micro-batch, in `measured_` parts.
   size_t measured_ = 0;
-  /// Of the whole batch: of all gradients, or of the parts of this rank and then, in
-  /// `derived_measured_` parts, of all derived parameters.
+  /// Sums of the whole batch: over all gradients, or over the parts of this rank and then, in
+  /// `derived_measured_` parts, over all derived parameters.
   ReadbackOf<NormSums> whole_;
   size_t derived_measured_ = 0;
 };

@@ -98,7 +98,7 @@ struct Unrolled {
   }
 };
 
-// Of twelve layers; the distributions that the paper's code has.
+// Checks twelve layers against the distributions that the paper's code has.
 TEST(LayerSampling, DrawsFewLayersMostOften) {
   struct Truth {
     int64_t blocks;

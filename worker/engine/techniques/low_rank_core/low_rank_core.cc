@@ -32,7 +32,7 @@ CoreTensors TensorsOf(const ParameterList& parameters, int64_t weight) {
   return {first, first + 1, first + 2};
 }
 
-/// Of the tensors of a weight, in their order, which part a rank has that has this part of it.
+/// The parts of a weight's tensors, in their order, on a rank that has this part of the weight.
 std::vector<Shard> ShardsOf(const Shard& weight) {
   if (weight.whole()) return std::vector<Shard>(3);
   Shard factor = weight;
@@ -129,7 +129,8 @@ class LowRankCore : public Technique {
   void SelectSubNetwork(bool selected) override { selected_ = selected; }
 
  private:
-  /// Of the factors that all tensor-parallel ranks have, as far as this rank updates them.
+  /// Gradients of the factors that all tensor-parallel ranks have, as far as this rank updates
+  /// them.
   std::vector<TensorView> GradientsOfWholeFactors() const {
     std::vector<TensorView> gradients;
     const auto add = [&](int64_t index, const TensorView& gradient) {

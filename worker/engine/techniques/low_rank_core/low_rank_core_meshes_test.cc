@@ -124,7 +124,7 @@ TEST(LowRankCoreMeshes, TensorParallelRanksStartAtTheNearestCoreOfImportedWeight
   ExpectFollowsOneRank(c);
 }
 
-// Of 32 columns of the weight behind the heads each of two ranks has 16.
+// Each of two ranks has 16 of the 32 columns of the weight behind the heads.
 TEST(LowRankCoreMeshes, TheRankOfTheCoreMayBeLargerThanASideOfAPart) {
   MeshCase c = CoreCase();
   c.job.model.low_rank_core.rank = 20;
@@ -153,8 +153,8 @@ TEST(LowRankCoreMeshes, TensorParallelRanksSumTheFactorsThatAllHave) {
         if (world.rank() == 0) sent[core] = bytes() - before;
       });
     }
-    // Of each of 2 blocks the inputs of the first product of both sub-layers, of 32 columns, and
-    // the results of the second one.
+    // Ranks sum, for each of 2 blocks, the inputs of the first product of both sub-layers, of 32
+    // columns, and the results of the second one.
     EXPECT_EQ(partial[true] - partial[false], 2 * 4 * 6 * 32);
     EXPECT_EQ(sent[true] - sent[false], 4.0 * static_cast<double>(partial[true] - partial[false]));
   }

@@ -255,7 +255,7 @@ TEST(LowRankCoreTest, StepsTrainTheCoreAloneOrTheWhole) {
   }
 }
 
-/// Of all that is saved of the rests, values and states of the optimizer.
+/// All that is saved of the rests: values and states of the optimizer.
 std::map<std::string, std::vector<uint8_t>> RestsOf(Trainer& trainer) {
   std::map<std::string, std::vector<uint8_t>> rests;
   for (const NamedTensor& tensor : trainer.StateTensors()) {

@@ -180,7 +180,7 @@ void Continue(TinyTraining& from, TinyTraining& to) {
   ASSERT_TRUE(to.trainer->Restored(from.trainer->counters()).ok());
 }
 
-// Of 100 steps 5 train both.
+// 5 of 100 steps train both.
 TEST(NestedModelTest, StepsAfterTheJointOnesAreThoseOfThePlainNetwork) {
   RandomTokens tokens = TinyTokens();
   const JobSpec job = Job();
@@ -265,8 +265,8 @@ TEST(NestedModelTest, RanksAgreeWithOneRank) {
   EXPECT_LT(std::sqrt(difference / norm), 1e-3);
 }
 
-// Of 48 neurons each of two ranks has 24: the first one has all 20 of the nested network. Of 36 it
-// has 18 of these, and the second one the other two.
+// Each of two ranks has 24 of 48 neurons: the first one has all 20 of the nested network. With 36
+// neurons the first one has 18 of these, and the second one the other two.
 TEST(NestedModelTest, TensorParallelRanksFollowOneRank) {
   for (const char* family : {"gpt2", "llama"}) {
     for (const int64_t neurons : {48, 36}) {

@@ -61,8 +61,8 @@ TEST(ActivationOffloadTest, HasThemWithEveryPolicyAndWithSharedAndFrozenBlocks) 
   ExpectSame(job, plan, 3);
 }
 
-// Of six blocks: keeping, sending and recomputing overlapped with each other, with transfers that
-// queue and such that have several blocks to hide behind.
+// Schedules of six blocks: they overlap keeping, sending and recomputing, with transfers that queue
+// and such that have several blocks to hide behind.
 const std::vector<std::vector<std::string>> kSchedules = {
     {"F_all_host 0", "F_all 1", "F_all_host 2", "sent 0", "F_ck 3", "F_all 4", "sent 2", "F_all 5",
      "B 5", "fetch 2", "B 4", "F_all 3", "B 3", "B 2", "fetch 0", "B 1", "B 0"},

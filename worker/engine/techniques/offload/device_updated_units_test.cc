@@ -28,7 +28,7 @@ Plan Keeping(const Units& units, Plan plan) {
   return plan;
 }
 
-// Of four units: the embeddings, whose table classifies, two blocks, and the head.
+// There are four units: the embeddings, whose table classifies, two blocks, and the head.
 TEST(DeviceUpdatedUnits, HaveTheBitsOfPlainTrainingWhicheverTheyAre) {
   for (const Units& units : std::vector<Units>{{0}, {0, 1}, {0, 1, 2}, {1}, {2}, {3}, {1, 2, 3}}) {
     SCOPED_TRACE(::testing::PrintToString(units));

@@ -160,7 +160,7 @@ TEST(OffloadedAdaptersTest, EachOfTwoMeasuresItsOwnGradientAlsoWhereUpdatesAreLa
     for (const char* name : {"one", "two"}) {
       const std::string metric = std::string(kAdapterGradientNormMetric) + "/" + name;
       ASSERT_TRUE(report->technique_metrics.contains(metric)) << i;
-      // Of the mean over half of the targets.
+      // The metric is of the mean over half of the targets.
       squares += std::pow(report->technique_metrics.at(metric) / 2, 2);
     }
     EXPECT_NEAR(std::sqrt(squares) / report->gradient_norm, 1, 1e-5) << i;

@@ -40,7 +40,7 @@ struct Outcome {
   SavedState state;
   std::vector<std::vector<StepReport>> reports;  ///< By rank.
   double evaluation = 0;
-  // Of rank 0.
+  // These are of rank 0.
   LinkTotals down, up;  ///< Of the last step, with what it leaves to come.
   CollectiveTotals groups;
   MemoryBreakdown device, host;
@@ -292,7 +292,7 @@ TEST(OffloadedRanks, AnyNumberOfThemGoesOnFromACheckpointOfAnyOther) {
   hop(plain, false, filed_parts, true);
 }
 
-// Of sums in another order, hence not the same bits.
+// Sums have another order, hence not the same bits.
 TEST(OffloadedRanks, DelayTheirUpdatesAsOneRankDoes) {
   constexpr int kSteps = 60;
   JobSpec job = TinyJob(4);

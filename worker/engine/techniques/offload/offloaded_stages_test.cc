@@ -114,8 +114,8 @@ void ExpectSameBitsAndWhatIsPredicted(const MeshCase& c) {
     EXPECT_EQ(own.up_bytes - saved,
               c.plan.accumulation_steps * (streamed.forward + streamed.backward));
     if (!inputs.parameters_in_file) continue;
-    // Of files passes read the values. Gradients are written once, which gives their norm, and read
-    // for the update, which reads and writes values and moments.
+    // Passes read the values from files. Gradients are written once, which gives their norm, and
+    // read for the update, which reads and writes values and moments.
     stage.parameters_in_file = true;
     const StreamedBytes read = FiledWeightBytes(stage);
     const int64_t gradients_file =

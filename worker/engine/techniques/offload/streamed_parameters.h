@@ -12,15 +12,18 @@ namespace weft::engine {
 
 /// Brings parameters from the host memory pool to the device, unit by unit (Rajbhandari et
 /// al. 2021, "ZeRO-Infinity", arXiv 2104.07857): while one is computed with, the next is under way.
-/// Of a unit what operations read as it is comes, and the copies for products. Memory is taken and
-/// given back by whoever computes, so that what is held at a time does not depend on the link. Of
-/// values in a file (nn/parameter_file.h) the host memory pool has those of two units meanwhile:
-/// the one that is under way, and the one behind it, which is being read; while an update is
-/// under way the forward pass has them from that (nn/update_pipeline.h), and waits for it. A rank
-/// of a pipeline has stages with a unit without parameters between them: a pass through one brings
-/// nothing of others. Units that stay come once a step, in its first forward pass, and stay until
-/// the update: those between them come and go as the others do. What is quantised comes as words,
-/// which the prefetcher before this one dequantises.
+///
+/// A unit brings what operations read as it is, and the copies for products. The caller that
+/// computes takes and frees the memory, so that what is held at a time does not depend on the link.
+/// Quantised values come as words, which the prefetcher before this one dequantises.
+///
+/// The host memory pool holds values in a file (nn/parameter_file.h) for two units: the one under
+/// way, and the next one, which is being read. During an update the forward pass waits for it and
+/// takes the values from it (nn/update_pipeline.h).
+///
+/// A rank of a pipeline has stages with a unit without parameters between them: a pass through one
+/// brings nothing of others. Units that stay come once a step, in its first forward pass, and stay
+/// until the update: those between them come and go as the others do.
 class StreamedParameters : public ParameterPrefetcher {
  public:
   /// Both outlive this, which is the prefetcher of `parameters` (ParameterSet::StreamValues) for as

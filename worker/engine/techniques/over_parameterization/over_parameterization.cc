@@ -28,7 +28,7 @@ Initializer CopyStart(const Parameter& weight, int64_t copies) {
   return initializer;
 }
 
-// Of a factor whose first rows will become an identity.
+// Starts a factor whose first rows will become an identity.
 Initializer RandomRows(const Shape& shape) {
   return {.deviation = 1 / std::sqrt(static_cast<double>(shape[-1]))};
 }

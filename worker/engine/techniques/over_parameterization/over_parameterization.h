@@ -23,7 +23,7 @@ namespace weft::engine {
 //     evaluation and export all p_i are 1 / copies.
 //   branches (OREPA): see branches.h.
 
-/// What a mixture is drawn by: the same for all ranks, after a restart, in recomputation.
+/// The random key of a mixture: the same for all ranks, after a restart, in recomputation.
 struct MixtureKey {
   uint64_t seed = 0;
   int64_t step = 0;

@@ -47,7 +47,7 @@ bool IsOverParameterized(const ModelSpec& model, const ParameterInfo& parameter)
   return spec.layers.empty() || MatchesAny(spec.layers, parameter.name);
 }
 
-/// Of the low-rank branch of a weight.
+/// The rank of the low-rank branch of a weight.
 int64_t BranchRank(int64_t out, int64_t in) {
   return std::max<int64_t>(1, std::min(out, in) / 4);
 }

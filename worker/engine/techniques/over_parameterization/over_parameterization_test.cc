@@ -258,7 +258,7 @@ TEST(OverParameterizationTest, TrainsAsTheRulesSay) {
             << step << " " << parameters[i].name;
       }
     }
-    // Of branches the last tensor is a scale, and the one before has started at zero.
+    // The last tensor of branches is a scale, and the one before has started at zero.
     const int64_t last = parameters.size() - (kind == "branches" ? 2 : 1);
     EXPECT_GT(
         Distance(values[last], AsDoubles(TinyRun(job.model, {}).model->parameters().value(last))),

@@ -51,7 +51,7 @@ struct Factors {
   int64_t out, in, inner;
   std::vector<Doubles> values;
 
-  // Of branches: those of a whole matrix, and where the last one is.
+  // For branches: how many are of a whole matrix, and where the last one is.
   size_t full() const { return (values.size() - 3) / 2; }
   size_t last() const { return values.size() - 3; }
 

@@ -31,7 +31,7 @@ class BucketReducer : public GradientReducer {
   /// OnGradientReady: reduces the gradients of one at `memory`, in place, so that those of Kept()
   /// are summed.
   virtual Result<Work> ReduceAt(int64_t bucket, const Tensor& memory) = 0;
-  /// What of a bucket, as elements of gradients(), this rank wants the sums of,
+  /// The elements of gradients() in a bucket whose sums this rank wants,
   virtual ParameterSet::Range Kept(int64_t bucket) const {
     return {this->bucket(bucket).begin, this->bucket(bucket).end};
   }
@@ -60,12 +60,12 @@ class BucketReducer : public GradientReducer {
   /// Enqueues the reduction of a bucket whose gradients are complete.
   virtual Result<Work> Reduce(int64_t bucket) = 0;
 
-  /// What is sent of f32 values, and stays until they have come: the values themselves, or a copy
-  /// in bf16 in `copy`.
+  /// The tensor that is sent for f32 values, and stays until they have come: the values themselves,
+  /// or a copy in bf16 in `copy`.
   Result<TensorView> ToWire(const TensorView& values, Tensor& copy);
-  /// What has come of them: these elements of the copy, if there is one, which then goes.
+  /// Takes what has come of them: these elements of the copy, if there is one, which then goes.
   Status FromWire(Tensor& copy, int64_t first, const TensorView& values);
-  /// Of a bucket under way, see ToWire.
+  /// The copy of a bucket under way, see ToWire.
   Tensor& CopyOf(int64_t bucket) { return copies_[static_cast<size_t>(bucket)]; }
   /// Where of the memory that `bucket` is reduced in this rank has what it keeps.
   virtual TensorView Reduced(int64_t bucket) const = 0;

@@ -177,7 +177,7 @@ TEST(ContextMeshes, CodesOfPartsTakeWhatIsPredicted) {
        WithBits(WithTensor(CaseOf(gpt2, "ring", 2), 2), 2)});
 }
 
-/// Of four blocks.
+/// Makes a model four blocks deep.
 ModelSpec Deep(ModelSpec model) {
   model.layers = 4;
   return model;

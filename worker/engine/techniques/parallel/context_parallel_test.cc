@@ -217,7 +217,7 @@ void ExpectTheWholeAttention(const AttentionProblem& p, bool ulysses) {
     results[static_cast<size_t>(world.rank())] = {ValuesOf(out.view()), dense(q(dpacked)),
                                                   dense(k(dpacked)), dense(v(dpacked))};
   });
-  // Of the rounded results, as the backward pass has them.
+  // The reference uses the rounded results, as the backward pass does.
   Values rounded(forward.out.size());
   for (int64_t rank = 0; rank < p.ranks; ++rank) {
     PutRows(p, results[static_cast<size_t>(rank)].out, p.width(), rank, rounded);

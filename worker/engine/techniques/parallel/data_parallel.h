@@ -27,7 +27,7 @@ class DataParallel : public BucketReducer {
  private:
   Result<Work> Reduce(int64_t bucket) override;
   TensorView Reduced(int64_t bucket) const override { return Sums(bucket); }
-  /// Those that have the same of it; none where this one is alone with it.
+  /// The ranks that have the same of it; none where this one is alone with it.
   Collective* ReplicasOf(int64_t bucket) const {
     return this->bucket(bucket).of_experts ? same_experts() : group();
   }

@@ -120,7 +120,7 @@ TEST(GradientBuckets, CoverTheBufferFromItsEndInWholeParameters) {
   EXPECT_THAT(CutBuckets(parameters.set, 1 << 20).bucket_of, ElementsAre(0, 0, 0, 0, 0));
 }
 
-// Of a stack of three matrices the second one is derived: all of it is in a bucket of its own,
+// The second one of a stack of three matrices is derived: the stack is in a bucket of its own,
 // behind what is registered after it, and the sources are behind both.
 TEST(GradientBuckets, DerivedMatricesAndTheirSourcesAreApart) {
   Allocator allocator;

@@ -15,7 +15,7 @@
 namespace weft::engine {
 namespace {
 
-/// Of one of the ranks of `c`, with all blocks.
+/// Memory inputs of one of the ranks of `c`, with all blocks.
 MemoryInputs InputsOf(const MeshCase& c) {
   Plan plan = c.plan;
   plan.context_method = c.job.resources.context_method;
@@ -164,7 +164,7 @@ TEST(ExpertMemory, WideAdaptersOfPartitionedExpertsTakeTheWorkspaceThatIsPredict
   const auto predicted = static_cast<double>(PredictedFor(InputsOf(c)).workspace_bytes);
   for (const MeshOutcome& own : TrainOnMesh(c)) {
     const int64_t measured = own.reports.back().peak_memory.workspace_bytes;
-    // Of factors with more columns than the layer has, some more than is taken.
+    // With factors wider than the layer, somewhat more is predicted than is taken.
     EXPECT_LE(static_cast<double>(measured), 1.01 * predicted);
     EXPECT_GE(static_cast<double>(measured), 0.85 * predicted);
   }
@@ -222,7 +222,7 @@ void ExpectStagesAsPredicted(const ExpertRunConfig& config, const PeftSpec& peft
     const bool restored = config.bits > 0 && config.schedule == "zero_bubble";
     MemoryBreakdown measured = ranks[rank].reports.back().peak_memory;
     if (peft.method != "none") measured = OfAdapters(measured, predicted[stage]);
-    // Of a stage with frozen norms, the result of one of them too much.
+    // The prediction for a stage with frozen norms counts the result of one norm too much.
     const bool frozen = peft.method != "none";
     ExpectNear(measured, predicted[stage], frozen ? 0.025 : 0.01, restored ? 0.02 : 0.01);
   }

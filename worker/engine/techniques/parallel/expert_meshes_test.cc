@@ -101,7 +101,7 @@ TEST(ExpertMeshes, RanksThatShareMatricesFollowOneRank) {
                   model, 6);
 }
 
-// Of the same ranks without stages, where nothing is added up that stages have apart.
+// The same ranks without stages have these bits, where nothing is added up that stages have apart.
 TEST(ExpertMeshes, StagesLeaveTheSameBits) {
   ModelSpec model = Model();
   model.untied_classifier = true;

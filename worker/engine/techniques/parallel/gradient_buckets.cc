@@ -39,7 +39,7 @@ BucketLayout CutBuckets(const ParameterSet& parameters, int64_t bucket_bytes) {
     const bool of_experts = parameters[index].of_shared_expert;
     const bool other_kind = parameters.gradient_kind(index) != kind;
     kind = parameters.gradient_kind(index);
-    // Of gradients in a file units are brought for their updates; others are in one memory.
+    // Units are brought for the updates of gradients in a file; other gradients are in one memory.
     const bool other_unit = parameters[index].unit != unit &&
                             (parameters.file() != nullptr || parameters.on_host(index) != on_host);
     unit = parameters[index].unit;

@@ -78,8 +78,8 @@ class GradientReducer {
     return split(derived);
   }
 
-  /// What this rank updates where the ranks shard the updates: of each trained parameter a part,
-  /// whose gradient Finish sums. Empty: every rank updates everything.
+  /// The part of each trained parameter that this rank updates where the ranks shard the updates;
+  /// Finish sums its gradient. Empty: every rank updates everything.
   virtual std::span<const ParameterPart> parts() const { return {}; }
 
   /// Whether ranks update different parts. True on each of them, also where a stage of a pipeline

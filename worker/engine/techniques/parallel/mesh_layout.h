@@ -50,7 +50,7 @@ class AxisSet {
 /// expert axis has of its own.
 inline constexpr AxisSet kGradientAxes = {MeshAxis::kData, MeshAxis::kContext, MeshAxis::kExpert};
 
-/// Of these, the data-parallel ranks, and those with the same experts.
+/// Subsets of these: the data-parallel ranks, and those with the same experts.
 inline constexpr AxisSet kSequenceAxes = {MeshAxis::kData, MeshAxis::kExpert};
 inline constexpr AxisSet kSameExpertAxes = {MeshAxis::kData, MeshAxis::kContext};
 
@@ -62,8 +62,8 @@ struct ReductionAxes {
   AxisSet outer = {};
 };
 
-/// With `local_steps` context-parallel ranks make steps together, as one worker, and workers meet
-/// in outer steps.
+/// The axes of reductions: with `local_steps`, context-parallel ranks make steps together, as one
+/// worker, and workers meet in outer steps.
 constexpr ReductionAxes ReductionAxesOf(bool local_steps) {
   if (!local_steps) return {};
   return {{MeshAxis::kContext}, {MeshAxis::kContext}, {MeshAxis::kData}};

@@ -15,9 +15,9 @@
 
 namespace weft::engine {
 
-/// What ranks do together after train.local_steps steps that each made by itself: the outer step of
-/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Of G, the parameters after the
-/// last outer step, and L_i, those that rank i of k has come to,
+/// The outer step of DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1), which ranks
+/// make together after train.local_steps steps that each made by itself. G are the parameters after
+/// the last outer step, L_i those that rank i of k has come to:
 ///   D = sum_i w_i (G - L_i) / k;  m = momentum m + D;  G -= learning_rate (D + momentum m)
 /// and all ranks go on from G, with the same bits. Weights w_i, whose mean is 1, are 1 where ranks
 /// make as many steps. G and m are f32, whatever the parameters are.
@@ -37,10 +37,10 @@ class OuterStep {
   /// Leaves L - G of this rank in the gradients of the parameters, which nothing needs between two
   /// steps.
   Status Subtract(const Context& context);
-  /// Then: replaces it by the sum over the ranks; `weight`: of this one.
+  /// Then replaces it by the sum over the ranks; `weight`: of this one.
   Status Sum(const Context& context, double weight);
 
-  /// Then: the parameters become the next G.
+  /// Then makes the parameters the next G.
   Status Update(const Context& context);
 
   /// f32, of a trained parameter.

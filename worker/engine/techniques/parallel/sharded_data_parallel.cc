@@ -318,7 +318,7 @@ Result<TensorView> ShardedDataParallel::PlaceGradient(int64_t index) {
   while (!placed_ && !in_flight_.empty()) WEFT_RETURN_IF_ERROR(Settle());
   placed_ = true;
   // One reduction overlaps with the backward pass of the next bucket; another may wait behind it.
-  // Of sharded values those of the unit before, however many of its buckets are trained.
+  // With sharded values, those of the unit before may be in flight, however many its buckets are.
   constexpr size_t kMostInFlight = 2;
   const int64_t unit = (*parameters_)[index].unit;
   const auto too_many = [&] {

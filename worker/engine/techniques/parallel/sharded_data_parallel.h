@@ -98,13 +98,13 @@ class ShardedDataParallel : public BucketReducer {
     return this->bucket(bucket).of_experts ? expert_shards_ : shards_;
   }
   int64_t ShardGroupSize(int64_t bucket) const;
-  /// Which of them this is.
+  /// The number of this rank among them.
   int64_t OwnPart(int64_t bucket) const;
   /// Elements of gradients() that are `rank`'s part of a bucket.
   ParameterSet::Range PartOfBucket(int64_t bucket, int64_t rank) const;
   /// The same of an updated parameter: maybe none.
   ParameterSet::Range PartOfParameter(int64_t index, int64_t rank) const;
-  /// Of a bucket what `rank` updates, in rising order, without gradients.
+  /// What `rank` updates of a bucket, in rising order, without gradients.
   std::vector<ParameterPart> PartsOf(int64_t bucket, int64_t rank) const;
   void MakeParts();
   /// Where gradients are placed: takes memory for the sums.
@@ -113,13 +113,13 @@ class ShardedDataParallel : public BucketReducer {
   float* SumOf(int64_t index, const ParameterSet::Range& part) const;
   /// Likewise: of a bucket of derived matrices, see SplitDerived.
   Status SplitBucket(int64_t bucket, const Split& split);
-  /// Of such a matrix, whose gradient is whole.
+  /// Likewise for one such matrix, whose gradient is whole.
   Status SplitMatrix(int64_t index, const Split& split);
   /// Keeps this rank's part of a whole gradient that is summed.
   Status KeepPart(int64_t index);
   Result<Work> Reduce(int64_t bucket) override;
   TensorView Reduced(int64_t bucket) const override;
-  /// Of what is in `values`, the gradients of a bucket or their copy.
+  /// Reduces what is in `values`, the gradients of a bucket or their copy, to each rank's part.
   Work Scatter(int64_t bucket, const TensorView& values);
 
   /// The reduction of the oldest bucket under way is done: adds what was placed to the sums and
@@ -136,7 +136,7 @@ class ShardedDataParallel : public BucketReducer {
     TensorView values;
     int64_t at = 0;
   };
-  /// Of a bucket what `rank` has. Values of different types are not laid out as gradients are: they
+  /// What `rank` has of a bucket. Values of different types are not laid out as gradients are: they
   /// are packed one parameter behind the other.
   std::vector<Packed> PackedOf(int64_t bucket, int64_t rank) const;
   Status MakeStaging(Context& context);
@@ -147,7 +147,7 @@ class ShardedDataParallel : public BucketReducer {
   Work ExchangeParts(int64_t bucket);
   /// The same of values in the host memory pool of a CUDA device.
   Status GatherThrough(DeviceStaging& staging, int64_t bucket);
-  /// Of values in a file.
+  /// Gathers values in a file.
   Status GatherInFile();
 
   struct InFlight {

@@ -275,7 +275,7 @@ Status AdaLora::Choose(Context& context, int64_t budget) {
   return OkStatus();
 }
 
-// Of a sharded diagonal this rank has a part.
+// Masks the part of a sharded diagonal that this rank has.
 Status AdaLora::Mask(Context& context) const {
   for (const Adapter& adapter : adapters_) {
     const auto [first, diagonal] = parts_.parameters->held_value(adapter.diagonal.parameter);

@@ -56,7 +56,7 @@ class AdaLora {
   /// P Pᵀ of P [rank, in], or Pᵀ P of [out, rank]: [rank, rank] on the host, row-major.
   static Result<std::vector<float>> ProductOverSide(Context& context, const TensorView& p,
                                                     bool of_rows);
-  /// With a mean for each number that this rank updates of it.
+  /// Makes a mean for each number that this rank updates of the tensor.
   Scored NewScored(int64_t parameter);
   /// Calls fn(tensor, of_rows, index) for A, with of_rows, and B of each adapter here, while its
   /// value is in memory: all ranks that shard values call this together. `index`: among those of
@@ -64,7 +64,7 @@ class AdaLora {
   Status ForEachFactor(
       Context& context,
       const std::function<Status(const Scored& tensor, bool of_rows, int64_t index)>& fn) const;
-  /// Of all adapters of the network, in their order: that of A, then that of B.
+  /// Products of all adapters of the network, in their order: that of A, then that of B.
   Result<std::vector<double>> ProductsOverSides(Context& context) const;
   /// For a factor with this product, of the whole factor.
   Status AddOrthogonality(Context& context, const Scored& tensor, bool of_rows,
@@ -75,7 +75,7 @@ class AdaLora {
   /// `of_rows`: each row of `length` numbers is of one rank, else each column of as many ranks is.
   Status AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
                    double weight, std::span<double> ranks) const;
-  /// Of each rank of all adapters of the network, in their order.
+  /// Scores of each rank of all adapters of the network, in their order.
   Result<std::vector<double>> ScoresOfRanks(Context& context) const;
   Status Choose(Context& context, int64_t budget);
   Status Mask(Context& context) const;

@@ -37,7 +37,7 @@ Status CheckAdaLora(const JobSpec& job) {
   return OkStatus();
 }
 
-// Of a factor P: P Pᵀ, the product of its gradient, and the sums of its scores.
+// A factor P takes P Pᵀ, the product of its gradient, and the sums of its scores.
 void AddAdaLoraWork(const ModelSpec& model, StepWork& work) {
   ForEachFactor(model, [&](const ParameterInfo& factor, int64_t side, int64_t rank) {
     work.products.push_back({.role = factor.role, .m = rank, .n = rank, .k = side, .count = 2});

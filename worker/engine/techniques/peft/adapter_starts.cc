@@ -227,7 +227,7 @@ Status StartFactors(const PeftSpec& spec, ParameterSet& parameters, int64_t firs
   const double scale = LoraScale(spec, parameters[first].adapter_of);
   Factors factors =
       spec.init == "pissa" ? LargestSingularValues(value, rank) : FirstOfQr(value, rank);
-  // Of singular values the scale is a part.
+  // Singular values contain the scale.
   if (spec.init == "pissa") {
     for (double& each : factors.a.values) each /= std::sqrt(scale);
     for (double& each : factors.b.values) each /= std::sqrt(scale);

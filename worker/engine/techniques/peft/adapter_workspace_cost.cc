@@ -31,7 +31,7 @@ int64_t PartOf(const PeftSpec& spec, int64_t numbers) {
   return (numbers + parts - 1) / parts;
 }
 
-/// Of a layer, some of whose weights are targets.
+/// Numbers of a layer, some of whose weights are targets.
 struct LayerNumbers {
   int64_t ranks = 0;    ///< Of all factors,
   int64_t largest = 0;  ///< and of the largest one.

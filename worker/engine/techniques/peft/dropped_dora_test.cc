@@ -66,7 +66,7 @@ struct Expected {
   Doubles dx, da, db, dmagnitude;
 };
 
-/// Of one output with an adapter: y = x Wᵀ + b + g * (z W'ᵀ) - z Wᵀ.
+/// One output with an adapter: y = x Wᵀ + b + g * (z W'ᵀ) - z Wᵀ.
 Expected Reference(LayerRun& run, const std::string& layer, int64_t columns, const Doubles& x,
                    const Doubles& dy, bool bias) {
   const double scale = LoraScale(run.model.peft, layer + ".weight");

@@ -85,7 +85,7 @@ JobSpec Job(const std::string& family = "gpt2") {
   peft.adapters[2].learning_rate = 5e-3;
   job.optimizer.learning_rate = 1e-2;
   job.optimizer.weight_decay = 0.1;
-  // Of a gradient that is but rounding the step would be as large as of any other.
+  // The step of a gradient that is only rounding would be as large as that of any other.
   job.optimizer.epsilon = 1e-3;
   job.schedule.kind = "cosine";
   job.train.steps = 20;
@@ -377,7 +377,7 @@ TEST(JointAdaptersTest, AStepWithoutTargetsOfAnAdapterTeachesItNothing) {
   job.optimizer.weight_decay = 0;
   std::vector<std::unique_ptr<BatchSource>> sources;
   for (int64_t k = 0; k < kAdapters; ++k) {
-    // Of the second one each position is skipped.
+    // Each position of the second one is skipped.
     sources.push_back(std::make_unique<PartlyPredicted>(job.model, k == 1 ? 100 : k));
   }
   JointBatches tokens(std::move(sources), JointBatches::AtEnd::kNone);

@@ -43,7 +43,7 @@ struct InputDropout {
   InputDropout(const LinearLayer& layer, double dropout);
 
   bool any() const { return probability > 0; }
-  /// Of x [rows, columns] into y, which may be x. `first_row` as of Tape.
+  /// Drops x [rows, columns] into y, which may be x. `first_row` as of Tape.
   Status Apply(Context& context, uint32_t site, const Tensor& x, const Tensor& y,
                int64_t first_row) const;
 };

@@ -34,7 +34,7 @@ Matrix Times(const Matrix& a, const Matrix& b) {
   return c;
 }
 
-/// Of a parameter that is there as a whole, which has been registered.
+/// The value of a registered parameter that is there as a whole.
 Matrix ValueOf(const ParameterSet& parameters, const char* name) {
   const Result<int64_t> index = parameters.Find(name);
   WEFT_CHECK(index.ok(), name);

@@ -220,7 +220,7 @@ class Lokr : public MergedWeight {
     return kernels::AddScaled(context.stream, {.x = own, .y = merged, .factor = scale_});
   }
 
-  // Of a part of the weight, the gradient is that of a weight whose other numbers have none.
+  // The gradient of a part of the weight is that of a weight whose other numbers have none.
   Status Gradients(Context& context, const TensorView& /*weight*/, const Tensor& gradient,
                    const WeightGradientTarget& to) const override {
     Tensor whole = gradient;
@@ -250,7 +250,7 @@ class Lokr : public MergedWeight {
   }
 
  private:
-  /// Of W1 or W2.
+  /// Numbers of W1 or W2.
   int64_t Numbers(size_t which) const { return size_.out[which] * size_.in[which]; }
   /// What belongs to each row of W1 as one row.
   TensorView ByRow(const TensorView& matrix) const {

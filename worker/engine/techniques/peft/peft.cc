@@ -26,11 +26,11 @@
 namespace weft::engine {
 namespace {
 
-/// Of the first layer of a bottleneck, as a BERT starts (Devlin et al. 2018, arXiv 1810.04805) and
-/// AdapterHub's adapters do.
+/// Deviation of the first layer of a bottleneck, as a BERT starts (Devlin et al. 2018, arXiv
+/// 1810.04805) and AdapterHub's adapters do.
 constexpr double kBottleneckDeviation = 0.02;
 
-/// Of the factors of AdaLoRA, as in peft.
+/// Deviation of the factors of AdaLoRA, as in peft.
 constexpr double kAdaLoraDeviation = 0.02;
 
 class Peft : public Technique {

@@ -54,7 +54,7 @@ class PeftProductsFactory : public ProductsFactory {
   ProductsFactory* base_ = nullptr;
   Collective* tensor_ranks_;
   const ParameterSet* parameters_ = nullptr;  ///< From SetParameters on.
-  /// By rank, number of inputs, and the first of them.
+  /// Ones by rank, number of inputs, and the first of them.
   std::map<std::array<int64_t, 3>, std::shared_ptr<RepeatedOnes>> ones_;
 };
 

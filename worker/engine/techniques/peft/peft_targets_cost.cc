@@ -19,7 +19,7 @@ bool AnyNames(const std::vector<std::string>& targets, const std::string& layer)
                      [&](const std::string& target) { return IsNamedLayer(layer, target); });
 }
 
-/// Of a map of peft's patterns what the first says that describes the layer of `weight`.
+/// What the first of peft's patterns in a map says that describes the layer of `weight`.
 template <class T>
 T ByPattern(const std::map<std::string, T>& patterns, const std::string& weight, T otherwise) {
   const std::string layer = LayerOf(weight);

@@ -81,7 +81,7 @@ class TableFactors : public TokenGraft {
     return middle;
   }
 
-  /// Of A, or its gradient, the rows that are looked up here.
+  /// The rows of A, or of its gradient, that are looked up here.
   TensorView Own(const TensorView& a) const { return RowsOf(a, rows_.first, rows_.count); }
 
   Result<Tensor> NewMiddle(Context& context, const Tensor& tokens) const {

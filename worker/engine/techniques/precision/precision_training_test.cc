@@ -118,7 +118,7 @@ TEST(PrecisionTraining, ExpertsInFp8FollowThoseInBf16) {
   EXPECT_NEAR(MeanOfLast(fp8, 10), reached, 0.02 * reached);
 }
 
-// Of a new model, and of one whose blocks are left to bf16 except the second of three.
+// Trains a new model, and one whose blocks are left to bf16 except the second of three.
 TEST(PrecisionTraining, Fp8GradientsAreThoseOfBf16UpToItsRoundings) {
   TextTokens tokens;
   JobSpec job = TextJob(1e-3);

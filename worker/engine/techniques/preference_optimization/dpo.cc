@@ -33,7 +33,7 @@ DpoResult DpoLosses(const PreferenceSpec& spec, std::span<const double> log_prob
     const double slope =
         spec.label_smoothing * Sigmoid(z) - (1 - spec.label_smoothing) * Sigmoid(-z);
     result.losses.losses.insert(result.losses.losses.end(), {loss, loss});
-    // Of the sum over sequences, where the pair counts twice.
+    // The loss is summed over sequences, where the pair counts twice.
     const double derivative = 2 * spec.beta * slope;
     result.losses.derivatives.insert(result.losses.derivatives.end(), {derivative, -derivative});
     result.chosen_reward += chosen;

@@ -79,7 +79,7 @@ TEST(PreferenceOptimization, GradientsAreThoseOfTheLoss) {
   job.train.gradient_clip_norm = 0;
   RandomPairs pairs = Pairs(kBatch);
   const Batch batch = *pairs.Get(0, 0, kBatch);
-  // Of halves of pairs, too.
+  // Micro-batches have halves of pairs, too.
   TinyTraining training(job, TinyPlan("fp32", 3, 4), pairs);
   const std::vector<double> reference = LogProbabilities(training, batch);
   // The first step leaves the reference behind, the second one is measured.

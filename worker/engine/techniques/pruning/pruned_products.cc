@@ -16,7 +16,7 @@ namespace {
 // Sides of the blocks of a mask of kernels/sparse24.
 constexpr int64_t kSide = 4;
 
-// Of bytes [kSide, columns], the bits of each block.
+// Packs bytes [kSide, columns] into the bits of each block.
 void PackBlocks(const uint8_t* kept, int64_t columns, uint16_t* blocks) {
   for (int64_t block = 0; block < columns / kSide; ++block) {
     int bits = 0;

@@ -81,7 +81,7 @@ TEST(PrunedProducts, TrainAsDenseOnesDo) {
   }
 }
 
-// Of two tensor-parallel ranks one has most of the kept weights. Both have the products that the
+// One of two tensor-parallel ranks has most of the kept weights. Both have the products that the
 // density of the whole matrix asks for.
 TEST(PrunedProducts, OfTensorParallelRanksFollowTheDensityOfTheWholeMatrix) {
   constexpr int64_t kRows = 16, kColumns = 64;

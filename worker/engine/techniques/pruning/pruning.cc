@@ -229,7 +229,7 @@ class Pruning : public Technique {
   const Parameter& ParameterOf(const Matrix& matrix) const {
     return (*parts_.parameters)[matrix.parameter];
   }
-  /// Of the whole matrix.
+  /// Number of weights of the whole matrix.
   int64_t WeightsOf(const Matrix& matrix) const {
     return ParameterOf(matrix).logical_shape().Elements();
   }
@@ -247,7 +247,7 @@ class Pruning : public Technique {
     return {matrix.mask.As<uint8_t>() + first, DType::kU8, {count}, matrix.mask.device};
   }
 
-  /// Of numbers that are where the matrix is.
+  /// Masks numbers that are where the matrix is.
   Status ApplyTo(const Held& numbers, const Matrix& matrix) const {
     const TensorView x = numbers.view.Flat();
     const int64_t count = x.shape.Elements();
@@ -257,7 +257,7 @@ class Pruning : public Technique {
     return kernels::ApplyMask(StreamOf(matrix), {.x = x, .mask = mask});
   }
 
-  /// Of the state of the optimizer, which may be in a file.
+  /// Masks a state of the optimizer, which may be in a file.
   Status ApplyToState(const NamedTensor& state, const Matrix& matrix) const {
     const int64_t first = state.part ? state.part->first : 0;
     if (state.stored == nullptr) return ApplyTo({first, state.view}, matrix);
@@ -291,8 +291,8 @@ class Pruning : public Technique {
     return OkStatus();
   }
 
-  /// Of a lottery ticket, what precedes a step: in the first training all weights are kept; a round
-  /// keeps the largest of those that the one before has trained.
+  /// Prepares a step of a lottery ticket: in the first training all weights are kept; a round keeps
+  /// the largest of those that the one before has trained.
   Status BeginRounds(int64_t step) {
     const LotteryRounds& rounds = rewinding_->rounds();
     if (!chosen()) {

@@ -36,8 +36,9 @@ std::string ShownMethod(const JobSpec& job) {
   return "train.pruning.method " + job.train.pruning.method;
 }
 
-/// Of some matrix, however few of its weights are kept: at the end of a training, or by its shape.
-/// The same on every device: the one that a job gets may not be known when it is submitted.
+/// Whether some matrix may have sparse products, however few of its weights are kept: at the end of
+/// a training, or by its shape. The same on every device: the one that a job gets may not be known
+/// when it is submitted.
 bool MayHaveSparseProducts(const JobSpec& job) {
   if (!Prunes(job) || job.train.pruning.density >= 1) return false;
   const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
@@ -129,8 +130,8 @@ Status CheckRestart(const JobSpec& job) {
       "frozen have to stay; hint: train.pruning.restart rewind");
 }
 
-/// Of the steps, those of a lottery ticket's trainings that keep too many weights; of other methods
-/// the one in which they are chosen.
+/// The share of the steps with dense products: those of a lottery ticket's trainings that keep too
+/// many weights; with other methods the step in which weights are chosen.
 double DenseShare(const TrainSpec& train, bool on_cuda) {
   const PruningSpec& spec = train.pruning;
   const auto steps = static_cast<double>(train.steps);
@@ -371,8 +372,9 @@ bool MayUseSparseProducts(const TrainSpec& train) {
 bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, bool on_cuda) {
   if (density >= 1) return false;
   if (spec.products == "sparse") return true;
-  // Of more the lists of what is kept cost what they save. In bf16 dense products have instructions
-  // of their own on some processors. On GPUs nothing is measured: they have to be asked for.
+  // With more, the lists of what is kept cost what they save. In bf16 dense products have
+  // instructions of their own on some processors. On GPUs nothing is measured: they have to be
+  // asked for.
   // The kept weights of a matrix are a whole number: a little more than the share asked for.
   constexpr double kDensest = 0.3 + 1e-3;
   return spec.products == "auto" && !on_cuda && compute == DType::kF32 && density <= kDensest;

@@ -121,7 +121,7 @@ Result<PruningScores> ConnectionSensitivity(const TrainingParts& parts,
 
 Result<PruningScores> GradientFlow(const TrainingParts& parts,
                                    std::span<const int64_t> parameters) {
-  // Of the norm of the weights: far enough for the operands of products to differ.
+  // The distance, in norms of the weights, is large enough for the operands of products to differ.
   const bool f32 = PrecisionOf(parts.plan->precision).products == DType::kF32;
   const double distance = f32 ? 1e-3 : 3e-2;
   WEFT_ASSIGN_OR_RETURN(const Matrices values, FetchValues(parts, parameters));

@@ -85,7 +85,7 @@ FlowNetwork FlowNetworkOf(const ModelSpec& model,
   for (const std::vector<int64_t>& shape : shapes) {
     network.matrices.push_back({.rows = shape[0], .columns = shape[1], .magnitudes = {}});
   }
-  // Of the matrices of a block that `belongs` says, a branch.
+  // Makes a branch of the matrices of a block for which `belongs` holds.
   const auto branch_of = [&](int64_t block, int64_t expert, auto&& belongs) {
     FlowNetwork::Branch branch;
     bool found = false;

@@ -53,7 +53,7 @@ FlowNetwork FlowNetworkOf(const ModelSpec& model,
                           std::span<const ParameterAttributes* const> parameters,
                           std::span<const std::vector<int64_t>> shapes);
 
-/// By matrix, the synaptic saliency of each weight: its magnitude times the derivative of the sum
+/// The synaptic saliency of each weight, by matrix: its magnitude times the derivative of the sum
 /// of the outputs by it, as a share of that sum. Computed in double.
 std::vector<std::vector<float>> SynapticFlow(const FlowNetwork& network);
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kLength = 40;
 constexpr int64_t kStart = 8;
 constexpr int64_t kWarmup = 4;
-/// Of the steps of Job(): 8 + 32 s / 4, in multiples of 8.
+/// Lengths in the steps of Job(): 8 + 32 s / 4, in multiples of 8.
 constexpr int64_t kLengths[] = {8, 16, 24, 32, 40, 40};
 
 JobSpec Job() {

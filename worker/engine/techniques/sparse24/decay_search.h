@@ -28,7 +28,7 @@ std::string DoubtsOfSearch(std::span<const float> rates);
 /// the schedule and the data of the first step; so does the training after them. Not thread-safe.
 class DecaySearch {
  public:
-  /// Of `spec`, whose decay_search_steps may be 0: then nothing is searched.
+  /// Takes `spec`, whose decay_search_steps may be 0: then nothing is searched.
   explicit DecaySearch(const SparsitySpec& spec) : spec_(spec) {}
 
   /// Takes memory for the first weights.
@@ -57,7 +57,7 @@ class DecaySearch {
   SparsitySpec spec_;
   TrainingParts parts_;
   WeightSnapshot first_;
-  /// By run: the sum of the flip rates of its second half. In checkpoints.
+  /// The sum of the flip rates of each run's second half. In checkpoints.
   std::array<float, kDecaySearchRuns> rates_ = {};
 };
 

@@ -200,7 +200,7 @@ class Sparse24 : public Technique {
     bool on_host = false;  ///< The part, in the host memory pool.
   };
 
-  /// Of a part whose weights, gradients and `mask` are where `stream` works.
+  /// Decays a part whose weights, gradients and `mask` are where `stream` works.
   Status Decay(const Decayed& each, const Stream& stream, const TensorView& mask, float decay,
                const PendingUpdate& update) const {
     const TensorView weight = each.part.value.Flat(), gradient = each.part.gradient.Flat();

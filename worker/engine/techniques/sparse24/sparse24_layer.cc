@@ -73,7 +73,8 @@ Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec) {
   return backward_mask_ ? FindBackwardMask(context.stream, weight) : OkStatus();
 }
 
-// Of what the mask keeps, the two largest magnitudes of each four in a column, of equals the first.
+// Keeps, of what the mask keeps, the two largest magnitudes of each four in a column, of equals the
+// first.
 Status Sparse24Layer::FindBackwardMask(const Stream& stream, const TensorView& weight) {
   WEFT_ASSIGN_OR_RETURN(const HostCopy weights, HostCopy::Of(stream, weight));
   WEFT_ASSIGN_OR_RETURN(const HostCopy masks, HostCopy::Of(stream, mask_));

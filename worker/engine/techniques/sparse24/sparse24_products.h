@@ -78,7 +78,7 @@ class Sparse24ProductsFactory : public ProductsFactory {
   bool PrunesActivations() const override {
     return mode_.sparse && weft::PrunesActivations(mode_.spec);
   }
-  /// As LazyAdaptersOf has them.
+  /// The adapters that LazyAdaptersOf has.
   std::vector<ParameterInfo> AdaptersOf(const ParameterInfo& weight) const override;
   std::vector<float> Merged(const ParameterInfo& weight, std::span<const float> values,
                             const std::vector<std::vector<float>>& tensors) const override;

@@ -175,7 +175,7 @@ TEST(Sparse24, SlopePrunesTwiceForTheGradientOfTheInput) {
   }
 }
 
-// Of each four columns of what the MLP makes two count, and the loss has the gradients of that.
+// Two of each four columns of what the MLP makes count, and the loss has the gradients of that.
 TEST(Sparse24, PrunedActivationsHaveTheGradientsOfTheirLoss) {
   ModelSpec spec = WithSquaredRelu();
   spec.dropout = spec.attention_dropout = 0;

@@ -60,8 +60,8 @@ double FactorOf(const StochasticDepthSpec& spec, size_t b, int64_t step, int64_t
   return UniformFloat(Philox(key, static_cast<uint64_t>(draw)).v[0]) < skip ? 0 : 1 / (1 - skip);
 }
 
-/// Of progressive layer dropping with the formula of its paper, for layer `layer`, from 1, in
-/// `step` of `steps`: the probability that it is computed.
+/// The probability that progressive layer dropping computes layer `layer`, from 1, in `step` of
+/// `steps`, by the formula of its paper.
 double KeptByThePaper(const StochasticDepthSpec& spec, int64_t layer, int64_t step, int64_t steps) {
   const double last = 1 - spec.rate;
   const double progress = static_cast<double>(step) / static_cast<double>(steps);
@@ -89,8 +89,8 @@ void Randomize(TinyRun& run) {
   WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
 }
 
-/// Of a plain network whose last products of the branches are multiplied: its loss at some
-/// sequences, and its gradient with respect to the products as they were.
+/// A plain network whose last products of the branches are multiplied: its loss at some sequences,
+/// and its gradient with respect to the products as they were.
 struct Multiplied {
   double loss = 0;
   std::vector<float> gradients;
@@ -153,7 +153,7 @@ TEST(StochasticDepthTest, ProgressiveLayerDroppingFollowsItsFormula) {
   StochasticDepthSpec spec{.rate = 0.5, .gamma = 100};
   constexpr int64_t kSteps = 100000;
   EXPECT_EQ(SkipProbability(spec, 11, 12, ShareOfRate(spec, 0, kSteps)), 0);
-  // Of the paper: keep(t) = (1 - 0.5) exp(-0.001 t) + 0.5 in the last layer.
+  // The paper has keep(t) = (1 - 0.5) exp(-0.001 t) + 0.5 in the last layer.
   const double keep = 1 - SkipProbability(spec, 11, 12, ShareOfRate(spec, 700, kSteps));
   EXPECT_NEAR(keep, 0.5 * std::exp(-0.7) + 0.5, 1e-12);
   double sum = 0;

@@ -12,7 +12,7 @@ namespace weft::engine {
 /// own.
 class BlockDiagonal {
  public:
-  /// Of parameter `index`. `parameters` outlives this.
+  /// Multiplies by parameter `index`. `parameters` outlives this.
   BlockDiagonal(ParameterSet* parameters, int64_t index, int64_t blocks, DType compute);
 
   Status Pack(Context& context, Repack what);

@@ -35,7 +35,7 @@ class StructuredMatrices : public Technique {
   }
 
  private:
-  /// Of a tensor between x and another one, whose results then have the variance of x.
+  /// Starts a tensor between x and another one, such that its results have the variance of x.
   static Initializer StartOfFirst(const Initializer& weight, int64_t columns) {
     const bool uniform = weight.distribution == Distribution::kUniform;
     return {.deviation = 1 / std::sqrt(D(columns)),

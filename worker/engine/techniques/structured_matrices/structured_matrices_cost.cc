@@ -188,8 +188,8 @@ class StructuredMatricesCost : public TechniqueCost {
     return OkStatus();
   }
 
-  // Of monarch two tensors between the factors at a time, and in the backward pass the gradient of
-  // one more; of pixelfly one, and its gradient.
+  // Monarch has two tensors between the factors at a time, and in the backward pass the gradient of
+  // one more; pixelfly has one, and its gradient.
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
                                      int64_t columns) const override {
     const StructuredMatricesSpec& spec = model.structured_matrices;

@@ -23,7 +23,7 @@ struct MonarchSizes {
   int64_t Middle() const { return blocks * blocks * rank; }
 };
 
-/// Those of a weight [out, in] whose sizes fit: the square of the number of blocks divides its
+/// The sizes for a weight [out, in] whose sides fit: the square of the number of blocks divides its
 /// smaller side, and the number its larger one.
 MonarchSizes MonarchOf(const StructuredMatricesSpec& spec, const std::vector<int64_t>& shape);
 
@@ -44,7 +44,7 @@ struct PixelflySizes {
     int64_t row = 0;
     int64_t column = 0;
   };
-  /// Those of the blocks in the grid: by rows, rising in each.
+  /// The places of the blocks in the grid: by rows, rising in each.
   std::vector<Place> Places() const;
 };
 

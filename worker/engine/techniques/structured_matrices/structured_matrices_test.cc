@@ -297,8 +297,8 @@ TEST(StructuredMatricesTest, CountsFewerMultiplyAddsAsTheEngineDoes) {
   }
 }
 
-// Of the layers up some blocks of the second factor and a part of each of the first, of those down
-// the other way round.
+// Ranks have some blocks of the second factor and a part of each of the first in layers that go up;
+// in layers that go down it is the other way round.
 TEST(StructuredMatricesTest, TensorParallelRanksHaveTheBlocksThatAreCounted) {
   constexpr int kRanks = 2;
   for (const char* family : {"gpt2", "llama"}) {

@@ -26,7 +26,7 @@ struct PrunedUnits {
   double penalty = 0;        ///< Of the magnitude of a coefficient.
 };
 
-/// Those of each block in front of a weight with this role.
+/// The units of each block in front of a weight with this role.
 PrunedUnits UnitsBefore(const ModelSpec& model, ParameterRole role);
 
 /// What is trained in the place of `weight` W [out, in], which ends a sub-layer:

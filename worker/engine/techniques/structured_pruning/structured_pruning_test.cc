@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 const std::string kMetric(kMaskDistanceMetric);
 
-/// Of llama with heads that share keys and values in twos; of others the neurons alone.
+/// Prunes the heads of a llama, which share keys and values in twos; of others the neurons alone.
 JobSpec SearchJob(const std::string& family) {
   JobSpec job = TinyJob(4);
   job.model.family = family;

@@ -33,7 +33,7 @@ class DividedParameter {
   Status KeepOwn(Context& context, float factor) const;
 
  private:
-  /// As a matrix with a row for each part of a unit; of columns as it is.
+  /// Views it as a matrix with a row for each part of a unit; columns stay as they are.
   TensorView AsRows(const TensorView& view) const;
 
   const ParameterSet* parameters_;

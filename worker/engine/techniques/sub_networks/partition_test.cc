@@ -61,7 +61,7 @@ TEST(Partition, AUnitCountsOnAverageAsItDoesInTheWholeNetwork) {
         scale = double{own.Scale()};
         for (size_t unit = 0; unit < sums.size(); ++unit) sums[unit] += own.own[unit] * scale;
       }
-      // Of a number that is `scale` in one of `scale` rounds, and 0 in the others.
+      // The deviation of a number that is `scale` in one of `scale` rounds, and 0 in the others.
       const double deviation = std::sqrt((scale - 1) / double{kRounds});
       for (const double sum : sums) EXPECT_NEAR(sum / double{kRounds}, 1, 5 * deviation);
     }

@@ -118,7 +118,7 @@ class SubNetworksCost : public TechniqueCost {
   }
 
  private:
-  /// Of `units`, those of the rank with most.
+  /// How many of `units` the rank with most has.
   static int64_t MostOf(int64_t units, int64_t ranks) { return (units + ranks - 1) / ranks; }
 };
 

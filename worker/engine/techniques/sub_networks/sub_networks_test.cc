@@ -416,7 +416,7 @@ TEST(SubNetworksTest, MemoryHasRoomForEvaluationsOfTheWholeNetwork) {
   });
 }
 
-// Of blocks, not of embeddings, norms and the classifier: ranks without units of others.
+// Ranks compute no units of others in blocks; embeddings, norms and the classifier are whole.
 TEST(SubNetworksTest, PassesComputeTheOwnUnitsAlone) {
   for (const ModelSpec& model : {Gpt2Model(), GroupedModel(), BertModel(), VitModel()}) {
     SCOPED_TRACE(model.family);

@@ -20,7 +20,7 @@ struct NumberOwner {
 };
 
 /// The head or neuron, of its own sub-layer, that element `element` of a parameter is of; -1: none.
-/// Of a head, that of keys and values which the query heads share.
+/// A head is that of keys and values which the query heads share.
 inline int64_t UnitOf(const ModelSpec& model, const Parameter& parameter, int64_t element) {
   const int64_t in = parameter.bias ? 1 : parameter.shape[-1];
   const int64_t row = element / in, column = element % in;
@@ -47,7 +47,7 @@ inline int64_t UnitOf(const ModelSpec& model, const Parameter& parameter, int64_
   return -1;
 }
 
-/// Of all numbers of a network in round `round`.
+/// The owners of all numbers of a network in round `round`.
 inline std::vector<NumberOwner> OwnersIn(const JobSpec& job, const ParameterSet& parameters,
                                          int64_t round, int64_t ranks) {
   std::vector<NumberOwner> owners;
@@ -94,7 +94,7 @@ class MaskedTwin {
     return {values.begin(), values.end()};
   }
 
-  /// Of the mean loss over `batch`, by `values` of the whole network; zero where that is frozen.
+  /// Gradient of the mean loss over `batch`, by `values` of the whole network; zero where frozen.
   std::vector<double> Gradient(const std::vector<double>& values,
                                const std::vector<NumberOwner>& owners, int64_t rank,
                                const Batch& batch, int64_t first_sequence) {
@@ -124,7 +124,7 @@ class MaskedTwin {
     }
     return gradient;
   }
-  /// Of the last of these calls.
+  /// The loss of the last of these calls.
   double loss() const { return loss_; }
 
  private:

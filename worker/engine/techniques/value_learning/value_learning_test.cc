@@ -235,7 +235,7 @@ TEST(ValueLearning, MicroBatchesAddUpToTheWholeBatch) {
   }
 }
 
-// Of a vocabulary of 67 tokens one of two ranks has 33.
+// One of two ranks has 33 of the 67 tokens of a vocabulary.
 TEST(ValueLearning, TensorParallelRanksAddTheLogitsOfTheirPartOfTheVocabulary) {
   const int64_t columns = PaddedVocabulary(67);
   const Batch batch = *RandomTokens(67, 16).Get(0, 0, 2);

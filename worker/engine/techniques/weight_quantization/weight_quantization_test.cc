@@ -364,7 +364,7 @@ TEST(WeightQuantization, TensorParallelRanksFollowOne) {
   }
 }
 
-// Of some rows or columns, of successive elements, and of both; scales in bytes and in f32.
+// Ranks have some rows or columns, successive elements, or both; scales are in bytes or f32.
 TEST(WeightQuantization, CheckpointsAreReadOnOtherMeshesBitForBit) {
   struct RunConfig {
     const char* name;
