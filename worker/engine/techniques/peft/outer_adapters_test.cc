@@ -230,7 +230,7 @@ TEST(OuterAdapters, MeshesFollowOneRank) {
     c.job.resources.device = "cpu";
     c.job.model = WithHead();
     c.job.model.peft.init = init;
-    c.job.optimizer.learning_rate = 1e-2;
+    c.job.optimizer.learning_rate = 3e-3;
     c.job.train.steps = 4;
     c.job.train.log_every_steps = 2;
     c.plan.bucket_bytes = 4000;
