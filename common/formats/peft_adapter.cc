@@ -19,6 +19,7 @@
 #include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
+#include "common/model/outer_layers.h"
 #include "common/model/parameter_list.h"
 #include "common/model/parameter_name.h"
 #include "common/spec/spec_json.h"
@@ -53,6 +54,10 @@ bool HasOwnFolder(const PeftSpec& spec) {
 std::string PrefixOf(const PeftSpec& spec) {
   return std::string(HasOwnFolder(spec) ? "" : kPrefix);
 }
+
+/// Those of lora, which also has layers outside the blocks.
+constexpr std::array<std::string_view, 3> kLoraTensors = {".lora_A.weight", ".lora_B.weight",
+                                                          ".lora_magnitude_vector"};
 
 /// The layer that a tensor of the file adapts; "": none.
 std::string LayerOfTensor(const std::string& name) {
@@ -93,9 +98,22 @@ std::string NormOfTensor(const std::string& name) {
   return name.substr(kPrefix.size(), end - kPrefix.size());
 }
 
+/// The layers that tensors of a file may adapt.
+struct FileLayers {
+  std::set<std::string> any = {};      ///< By whichever method,
+  std::set<std::string> of_lora = {};  ///< and by lora alone.
+
+  bool Has(const std::string& layer, const std::string& tensor) const {
+    if (any.contains(layer)) return true;
+    return of_lora.contains(layer) &&
+           std::any_of(kLoraTensors.begin(), kLoraTensors.end(),
+                       [&](std::string_view end) { return tensor.ends_with(end); });
+  }
+};
+
 /// kInvalid where the file adapts layers of the network that get no adapters here: it names them.
-Status CheckLayersOfBlocks(const SafetensorsFile& file, const std::set<std::string>& adaptable,
-                           const ModelSpec& model) {
+Status CheckLayers(const SafetensorsFile& file, const FileLayers& adaptable,
+                   const ModelSpec& model) {
   std::set<std::string> others = {TiedLayer(model)};
   for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
     others.insert(LayerOf(tensor.name));
@@ -104,7 +122,7 @@ Status CheckLayersOfBlocks(const SafetensorsFile& file, const std::set<std::stri
   for (const SafetensorsView& tensor : file.tensors()) {
     const std::string layer = LayerOfTensor(tensor.name);
     const bool rows_of_tied = tensor.name.ends_with(kTokenRows) && layer == TiedLayer(model);
-    if (layer.empty() || adaptable.contains(layer) || rows_of_tied) continue;
+    if (layer.empty() || adaptable.Has(layer, tensor.name) || rows_of_tied) continue;
     if (others.contains(layer)) adapted.insert(layer);
   }
   if (adapted.empty()) return OkStatus();
@@ -118,15 +136,19 @@ Status CheckLayersOfBlocks(const SafetensorsFile& file, const std::set<std::stri
   if (adapted.size() > named) names += " and " + std::to_string(adapted.size() - named) + " more";
   return InvalidError(
       std::string(kAdapterWeightsName) + " adapts " + names +
-      ", and adapters are trained on the linear layers of blocks, without routers, and on the "
-      "token embedding alone; hint: an adapter without these layers (target_modules), or with "
-      "them trained whole (modules_to_save)");
+      ", and adapters are trained on linear layers, without routers and a classifier that has the "
+      "token embedding as its weight, and on the token embedding; outside the blocks those of LORA "
+      "alone; hint: an adapter without these layers (target_modules), or with them trained whole "
+      "(modules_to_save)");
 }
 
 /// The layers that the file adapts. Other tensors must be some of the model's own.
 Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const ModelSpec& model) {
-  const std::set<std::string> known = AdaptableLayers(model, /*adapted=*/false);
-  WEFT_RETURN_IF_ERROR(CheckLayersOfBlocks(file, known, model));
+  FileLayers known{.any = AdaptableLayers(model, /*adapted=*/false)};
+  for (const ParameterInfo& weight : OuterWeights(model)) {
+    known.of_lora.insert(LayerOf(weight.name));
+  }
+  WEFT_RETURN_IF_ERROR(CheckLayers(file, known, model));
   const std::set<std::string> norms = NormLayers(model);
   bool has_rows = false;
   std::set<std::string> own, layers;
@@ -134,11 +156,12 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
   for (const SafetensorsView& tensor : file.tensors()) {
     if (IsShared(tensor.name)) continue;
     const std::string layer = LayerOfTensor(tensor.name);
-    if (tensor.name.ends_with(kTokenRows) && (known.contains(layer) || layer == TiedLayer(model))) {
+    if (tensor.name.ends_with(kTokenRows) &&
+        (known.any.contains(layer) || layer == TiedLayer(model))) {
       has_rows = true;
       continue;
     }
-    if (known.contains(layer)) {
+    if (known.Has(layer, tensor.name)) {
       layers.insert(layer);
       continue;
     }
@@ -151,11 +174,10 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
       name.erase(at, kWrapped.size());
     }
     if (layer.empty() && own.contains(name)) continue;
-    return InvalidError(
-        std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
-        "', which is neither of an adapter of a linear layer of the model's blocks, "
-        "of its token embedding or of a norm, nor of the model; hint: "
-        "model.import_path must be the adapter's base model");
+    return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
+                        "', which is neither of an adapter of a linear layer of the model, "
+                        "of its token embedding or of a norm, nor of the model; hint: "
+                        "model.import_path must be the adapter's base model");
   }
   if (layers.empty() && !has_rows) {
     return InvalidError(std::string(kAdapterWeightsName) + " has no adapter");
@@ -174,8 +196,22 @@ std::optional<HuggingFaceTensor> SavedTable(const SafetensorsFile& file, const M
       name, layer + weight, {model.vocab_size, EmbeddingWidth(model)}, false, {}};
 }
 
+/// The shape in files of a tensor besides the patch projection, which is a convolution there; none:
+/// it is of another layer.
+std::vector<int64_t> ShapeOfPatches(const ModelSpec& model, const ParameterInfo& parameter) {
+  const bool of_patches = parameter.role == ParameterRole::kEmbeddingProjection &&
+                          parameter.adapter != AdapterSide::kNeither;
+  if (!of_patches) return {};
+  const int64_t rows = parameter.shape.front(), size = model.patch_size;
+  if (!parameter.matrix()) return {1, rows, 1, 1};
+  if (parameter.adapter == AdapterSide::kOutput) return {rows, parameter.shape.back(), 1, 1};
+  return {rows, model.image_channels, size, size};
+}
+
 /// Its shape in files, where it is another one.
-void SetFileShape(const ParameterInfo& parameter, HuggingFaceTensor& tensor) {
+void SetFileShape(const ModelSpec& model, const ParameterInfo& parameter,
+                  HuggingFaceTensor& tensor) {
+  tensor.file_shape = ShapeOfPatches(model, parameter);
   tensor.transposed =
       parameter.name.ends_with(".miss_block") || parameter.name.ends_with(kTableFactorA);
   if (parameter.name.ends_with(".lora_E")) tensor.file_shape = {parameter.shape[0], 1};
@@ -289,7 +325,7 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
     if (parameter.adapter == AdapterSide::kNone) continue;
     tensors.push_back(
         {FileNameOf(model.peft, parameter.name), parameter.name, parameter.shape, false, {}});
-    SetFileShape(parameter, tensors.back());
+    SetFileShape(model, parameter, tensors.back());
   }
   if (IsTokenRowsAlone(model.peft) && !TiedLayer(model).empty()) {
     // peft writes the rows for the classifier, too.

@@ -580,8 +580,8 @@ TEST(PeftAdapter, CutAndChangedFilesAreRefused) {
 
 TEST(PeftAdapter, NamesThatPeftWouldTakeForMoreAreWrittenWhole) {
   ModelSpec model = BaseOf("bert_mlm");
-  model.peft.method = "lora";
-  model.peft.target_modules = {"dense"};  // of the head, too
+  model.peft.method = "loha";
+  model.peft.target_modules = {"dense"};  // in peft that of the head, too
   FaultEnv env;
   std::vector<float> zeros(1 << 16, 0.0f);
   ASSERT_TRUE(ExportAdapter(env, "/adapter", model, {},

@@ -16,6 +16,7 @@
 #include "common/formats/peft_tokens.h"
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
+#include "common/model/outer_layers.h"
 #include "common/model/parameter_list.h"
 #include "common/model/parameter_name.h"
 #include "common/model/technique_cost.h"
@@ -170,6 +171,7 @@ bool NamesOthers(const ModelSpec& model, const std::string& target, bool regex) 
     }
     const bool tokens = parameter.role == ParameterRole::kTokenEmbedding;
     if (tokens && AdaptsTokenLayer(model)) continue;
+    if (IsOuterWeight(model, parameter) && !AdaptersOf(model, parameter).empty()) continue;
     const std::string layer = LayerOf(parameter.name);
     if (regex) {
       const Result<bool> fits = FullMatch(target, layer);
@@ -230,8 +232,10 @@ Status AddSaved(const ModelSpec& model, Json& config) {
   return CheckTableStaysTied(model);
 }
 
+// Of a classification peft trains the classifier whole, so that it can have no adapter.
 std::string TaskOf(const ModelSpec& model) {
   if (HeadOf(model) == "causal_lm") return "CAUSAL_LM";
+  if (AdaptableLayers(model, /*adapted=*/true).contains("classifier")) return "";
   return HeadOf(model) == "classification" && model.family == "bert" ? "SEQ_CLS" : "";
 }
 
@@ -303,6 +307,9 @@ std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted) {
       if (adapted && AdaptersOf(model, weight).empty()) continue;
       layers.insert(LayerOf(weight.name));
     }
+  }
+  for (const ParameterInfo& weight : OuterWeights(model)) {
+    if (adapted && !AdaptersOf(model, weight).empty()) layers.insert(LayerOf(weight.name));
   }
   const std::string tokens = TokenLayer(model);
   if (!tokens.empty() && (!adapted || AdaptsTokenLayer(model))) layers.insert(tokens);

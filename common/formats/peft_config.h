@@ -13,8 +13,8 @@ namespace weft {
 
 inline constexpr char kPeftConfigName[] = "adapter_config.json";
 
-/// The layers of blocks that have weights and the token embedding, or of them those with an adapter
-/// of `model.peft`.
+/// The layers of blocks that have weights and the token embedding, or all that have an adapter of
+/// `model.peft`, outside the blocks too.
 std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted);
 
 /// What an adapter_config.json says of an adapter of `model` whose tensors are of these layers.

@@ -72,8 +72,9 @@ struct Folder {
     }
   }
   /// Adds factors of a layer.
-  void Adapt(const std::string& layer) {
-    for (const char* factor : {".lora_A.weight", ".lora_B.weight"}) {
+  void Adapt(const std::string& layer,
+             const std::vector<std::string>& factors = {".lora_A.weight", ".lora_B.weight"}) {
+    for (const std::string& factor : factors) {
       tensors.push_back({"base_model.model." + layer + factor,
                          SafetensorsType::kF32,
                          {2, 2},
@@ -160,14 +161,10 @@ TEST(PeftFiles, TensorsThatWereTrainedAreF32) {
 
 TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
-      {"llama", "lm_head"},
       {"gpt2", "lm_head"},  // which has the table of tokens
       {"gpt2", "transformer.wpe"},
-      {"bert_classes", "bert.pooler.dense"},
-      {"bert_classes", "classifier"},
-      {"bert_mlm", "cls.predictions.transform.dense"},
+      {"bert_mlm", "cls.predictions.decoder"},
       {"mixtral", "model.layers.1.block_sparse_moe.gate"},
-      {"vit", "classifier"},
   };
   for (const auto& [family, layer] : cases) {
     SCOPED_TRACE(std::string(family) + " " + layer);
@@ -177,16 +174,23 @@ TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
     folder.Adapt(layer);
     EXPECT_THAT(folder.Refusal(),
                 AllOf(HasSubstr("adapter_model.safetensors adapts " + std::string(layer) +
-                                ", and adapters are trained on the linear layers of blocks"),
+                                ", and adapters are trained on linear layers, "),
                       HasSubstr("modules_to_save"), Not(HasSubstr("base model"))));
   }
   Folder many("mixtral/lora/start");
-  for (const char* layer : {"model.norm", "model.layers.1.block_sparse_moe.gate", "lm_head",
-                            "model.layers.0.block_sparse_moe.gate"}) {
+  for (const char* layer :
+       {"model.norm", "model.layers.1.block_sparse_moe.gate", "model.layers.0.input_layernorm",
+        "model.layers.0.block_sparse_moe.gate"}) {
     many.Adapt(layer);
   }
-  EXPECT_THAT(many.Refusal(), HasSubstr("adapts lm_head, model.layers.0.block_sparse_moe.gate, "
-                                        "model.layers.1.block_sparse_moe.gate and 1 more, and "));
+  EXPECT_THAT(many.Refusal(),
+              HasSubstr("adapts model.layers.0.block_sparse_moe.gate, "
+                        "model.layers.0.input_layernorm, model.layers.1.block_sparse_moe.gate and "
+                        "1 more, and "));
+  // Methods other than lora have none outside the blocks.
+  Folder other("llama/miss/start");
+  other.Adapt("lm_head", {".miss_block"});
+  EXPECT_THAT(other.Refusal(), HasSubstr("adapts lm_head, and adapters are trained on "));
   // The adapter belongs to another network.
   Folder unknown("llama/lora/start");
   unknown.Adapt("model.layers.7.self_attn.q_proj");

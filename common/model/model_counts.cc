@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/outer_layers.h"
 #include "common/model/parameter_list.h"
 #include "common/model/technique_cost.h"
 
@@ -32,7 +33,8 @@ double HeadShare(const ModelShape& shape, int64_t sequence_length) {
 bool Trains(const ModelShape& shape, ParameterRole role) {
   const std::vector<ParameterInfo> all = ParametersOf(shape.spec);
   return std::any_of(all.begin(), all.end(), [&](const ParameterInfo& parameter) {
-    return parameter.role == role && parameter.matrix() && !parameter.frozen;
+    return parameter.role == role && parameter.matrix() && parameter.is_weight() &&
+           !parameter.frozen;
   });
 }
 
@@ -281,6 +283,23 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
       gemms.push_back({role, GemmPass::kWeightGradient, out, in, rows, weight, of_adapter});
     }
   };
+  // What a layer outside the blocks has besides its weight. `below`: whether its input has a
+  // gradient.
+  const auto add_adapters = [&](ParameterRole role, int64_t input_rows, int64_t count,
+                                int64_t below) {
+    if (!shape.has_adapters) return;
+    for (const ParameterInfo& weight : OuterWeights(model)) {
+      if (weight.role != role) continue;
+      for (const ParameterInfo& tensor : AdaptersOf(model, weight)) {
+        if (!tensor.matrix()) continue;
+        const bool makes_output = tensor.adapter == AdapterSide::kOutput;
+        const bool of_classes = makes_output && role == kClassifier;
+        add(role, input_rows, tensor.shape[1], of_classes ? shape.PaddedClasses() : tensor.shape[0],
+            count * (1 + tensor.more_products), count * (makes_output ? 1 : below), count,
+            /*of_adapter=*/true);
+      }
+    }
+  };
   const int64_t c = model.width, f = MlpWidth(model), e = EmbeddingWidth(model);
   const int64_t backward = model.layers - shape.first_trained_layer;
   auto add_in_blocks = [&](ParameterRole role, int64_t in, int64_t out, const auto& which,
@@ -304,8 +323,10 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   }
   if (model.family == "vit") {
     // Not of the class token, which is no patch. Images have no gradient.
-    add(kEmbeddingProjection, tokens - tokens / sequence_length, PatchPixels(model), c, 1, 0,
+    const int64_t patches = tokens - tokens / sequence_length;
+    add(kEmbeddingProjection, patches, PatchPixels(model), c, 1, 0,
         Trains(shape, kEmbeddingProjection) ? 1 : 0);
+    add_adapters(kEmbeddingProjection, patches, 1, 0);
   }
   const auto is = [](ParameterRole wanted) {
     return [wanted](ParameterRole role) { return role == wanted; };
@@ -340,14 +361,16 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
   const int64_t below = shape.body.trained > 0 ? 1 : 0;
   if (model.family == "bert") {
     add(kHeadTransform, head_rows, c, c, 1, below, Trains(shape, kHeadTransform) ? 1 : 0);
+    add_adapters(kHeadTransform, head_rows, 1, below);
   }
   const int64_t chunk =
       std::min(LogitsChunkRows(shape.PaddedClasses(), head_rows, element_bytes), head_rows);
   const int64_t trained = TrainsClassifier(shape) ? 1 : 0;
-  const int64_t inputs = shape.trained > 0 || shape.trained_before ? 1 : 0;
+  const int64_t inputs = shape.trained > shape.trained_classifier || shape.trained_before ? 1 : 0;
   auto add_classifier = [&](int64_t chunk_rows, int64_t count) {
     add(kClassifier, chunk_rows, narrow ? e : c, shape.PaddedClasses(), count, count * inputs,
         count * trained);
+    add_adapters(kClassifier, chunk_rows, count, inputs);
   };
   add_classifier(chunk, head_rows / chunk);
   if (head_rows % chunk != 0) add_classifier(head_rows % chunk, 1);

@@ -214,6 +214,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     }
     if (is_trained) {
       trained += elements;
+      if (parameter.role == ParameterRole::kClassifier) trained_classifier += elements;
       stored_trained += in_memory;
       if (parameter.expert >= 0) stored_trained_experts += in_memory;
       if (parameter.matrix()) stored_trained_matrices += in_memory;
@@ -227,6 +228,9 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     }
     if (!parameter.in_place_of.empty()) replaces_weights = true;
     if (parameter.adapter != AdapterSide::kNone) has_adapters = true;
+    if (parameter.adapter == AdapterSide::kInput && parameter.role == ParameterRole::kClassifier) {
+      classifier_ranks += parameter.shape.front();
+    }
     const std::vector<ParameterInfo> sources_of_it = SourcesOf(spec, parameter);
     const bool is_derived = !sources_of_it.empty();
     if (parameter.matrix()) {

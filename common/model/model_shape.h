@@ -121,6 +121,8 @@ struct ModelShape {
   int64_t packed_in_tiles = 0;   ///< ... and of those that are in tiles (ParameterInfo::in_tiles).
   PackedPadding packed_padding;  ///< Of their packed copies.
   int64_t packed_adapters = 0;   ///< Those of them that layers have besides their weights.
+  int64_t trained_classifier = 0;  ///< Those of `trained` that are of the classifier's own layer.
+  int64_t classifier_ranks = 0;    ///< Rows of the first factors besides the classifier, together.
   FrozenNumbers frozen;
   int64_t quantized = 0;  ///< Numbers of weights that are quantised: stored has their
                           ///< words (ParameterInfo::quantized_words), as if of f32.

@@ -5,6 +5,7 @@
 
 #include "common/glob.h"
 #include "common/model/model_sizes.h"
+#include "common/model/outer_layers.h"
 #include "common/model/technique_cost.h"
 
 namespace weft {
@@ -297,7 +298,8 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
     if (parameter.of_whole_weight) return;
     const bool input = parameter.adapter == AdapterSide::kInput;
     if (input != EndsSubLayer(parameter.role)) return;
-    (input ? shape.back() : shape.front()) /= columns;
+    int64_t& side = input ? shape.back() : shape.front();
+    side = (side + columns - 1) / columns;  // of classes one rank may have fewer
     for (int64_t& part : parameter.parts) part /= columns;
     return;
   }
@@ -355,8 +357,11 @@ std::vector<ParameterInfo> ReplaceWeights(const ModelSpec& model, std::vector<Pa
 
 /// Puts what layers have besides their weights behind what they have without techniques.
 std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<ParameterInfo> list) {
+  const auto can_have = [&](const ParameterInfo& parameter) {
+    return parameter.matrix() && (parameter.block >= 0 || IsOuterWeight(model, parameter));
+  };
   const bool any = std::any_of(list.begin(), list.end(), [&](const ParameterInfo& parameter) {
-    return parameter.block >= 0 && parameter.matrix() && !AdaptersOf(model, parameter).empty();
+    return can_have(parameter) && !AdaptersOf(model, parameter).empty();
   });
   if (!any) return list;
   std::vector<ParameterInfo> with, waiting;
@@ -367,7 +372,7 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
   for (ParameterInfo& parameter : list) {
     const bool of_layer = parameter.stacked || (parameter.bias && !IsBranchScale(parameter.role));
     if (!of_layer) end_layer();
-    if (parameter.block >= 0 && parameter.matrix()) {
+    if (can_have(parameter)) {
       for (ParameterInfo& adapter : AdaptersOf(model, parameter)) {
         adapter.frozen =
             MatchesAny(model.freeze, adapter.name) || FrozenByTechniques(model, adapter);
@@ -515,7 +520,7 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
 }
 
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
-  if (!parameter.tiled || !parameter.matrix()) return false;
+  if (!parameter.tiled || !parameter.matrix() || !parameter.is_weight()) return false;
   const bool of_tokens = HeadOf(model) != "classification";
   const bool table = parameter.role == ParameterRole::kTokenEmbedding;
   return of_tokens ? table != model.untied_classifier : !table;

@@ -115,7 +115,9 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   if (inputs.keeps_own_logits) verdicts += kF32 * head_rows;
   const bool narrow = size.narrow > 0 && !shape.spec.untied_classifier;
   const int64_t gradient = narrow ? size.narrow : size.head;
-  return {copies * chunk * columns * element + verdicts + gathered + gradient, gradient};
+  // Between the factors of an adapter, and its gradient.
+  const int64_t between = 2 * shape.classifier_ranks * chunk * element;
+  return {copies * chunk * columns * element + between + verdicts + gathered + gradient, gradient};
 }
 
 /// Gradients of the choices' weights and of the router's results.

@@ -176,9 +176,9 @@ class TechniqueCost {
     return {};
   }
 
-  /// The tensors that a layer of a block has besides its `weight`, each with its AdapterSide, in
-  /// the order in which the layer registers them; none where it has the weight alone. Products read
-  /// them.
+  /// The tensors that a layer of a block, or one outside them (IsOuterWeight), has besides its
+  /// `weight`, each with its AdapterSide, in the order in which the layer registers them; none
+  /// where it has the weight alone. Products read them.
   virtual std::vector<ParameterInfo> AdaptersOf(const ModelSpec&,
                                                 const ParameterInfo& /*weight*/) const {
     return {};

@@ -388,6 +388,16 @@ inline const std::map<const Feature*, Change>& Changes() {
          Lora(job).target_modules = {"w1", "w2", "w3"};
        }},
       {FeatureOf("peft", 20), [](JobSpec& job) { job.model.peft.method = "houlsby"; }},
+      {FeatureOf("peft", 21),
+       [](JobSpec& job) {
+         job.model.untied_classifier = true;
+         Lora(job).target_modules = {"lm_head"};
+       }},
+      {FeatureOf("peft", 22),
+       [](JobSpec& job) {
+         job.model.untied_classifier = true;
+         Lora(job).target_modules = {"lm_head"};
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},

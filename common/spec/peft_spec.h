@@ -162,8 +162,9 @@ struct PeftSpec {
     visit(Field("target_modules",
                 "Linear layers of the blocks by Hugging Face's names: q_proj, c_attn, ..., the "
                 "last parts of a name or a pattern (with *) of a whole one; all-linear: every one. "
-                "lora also the token embedding: wte, embed_tokens, ... Empty, and no target_regex: "
-                "peft's defaults of the family."),
+                "lora also those outside the blocks, such as lm_head, and the token embedding: "
+                "wte, embed_tokens, ... Empty, and no target_regex: peft's defaults of the "
+                "family."),
           self.target_modules);
     visit(Field("target_regex",
                 "Instead of target_modules: a regular expression of whole names, as peft has in "

@@ -141,9 +141,9 @@ const TechniqueCost* TechniqueOfTensors(const JobSpec& job) {
               !technique->GraftsOf(model, parameter).empty()) {
             return true;
           }
+          if (parameter.matrix() && !technique->AdaptersOf(model, parameter).empty()) return true;
           return parameter.block >= 0 && parameter.matrix() &&
                  (!technique->ReplacementsOf(model, parameter).empty() ||
-                  !technique->AdaptersOf(model, parameter).empty() ||
                   technique->QuantizedWordsOf(model, parameter, parameter.Elements()) > 0);
         });
     if (has_own || technique->Ticket(model) || !technique->EmbeddingGraftsOf(model).empty()) {

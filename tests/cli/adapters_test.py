@@ -168,7 +168,7 @@ class Adapters(unittest.TestCase):
         name = next(each for each in header if each.endswith("lora_A.weight"))
         for folder, words, change in (
                 ("unknown", "must be the adapter's base model", ("lora_A", "lora_Z")),
-                ("outside", "adapts lm_head, and adapters are trained on the linear layers of blocks",
+                ("outside", "adapts lm_head, and adapters are trained on linear layers",
                  (name, "base_model.model.lm_head.lora_A.weight"))):
             self.copy("adapter", folder)
             renamed = {(each.replace(*change) if each == name else each): entry

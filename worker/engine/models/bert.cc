@@ -110,7 +110,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
                 ParameterRole::kHeadTransform}},
               spec.width,
               true},
-             precision_.products),
+             ProductOptions(precision_.products).Outside(outer_products())),
       transform_norm_(masked_ ? std::optional<Norm>(std::in_place, &parameters_,
                                                     LayerNorm(spec, stream_mask(),
                                                               kTransform + std::string("LayerNorm"),
@@ -120,6 +120,7 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
                   precision_.classifier),
       head_(Head(parameters_, spec, masked_, &classifier_)) {
+  head_.Adapt(&parameters_, outer_products(), precision_.classifier);
   SetStarts(spec, parameters_);
   if (!masked_ || spec.untied_classifier) return;
   parameters_.UseInLastUnit(tokens_);
@@ -130,7 +131,8 @@ Status Bert::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(dense_.Pack(context, what));
-  return classifier_.Pack(context, head_.has_trained_rows() ? Repack::kAll : what);
+  WEFT_RETURN_IF_ERROR(classifier_.Pack(context, head_.has_trained_rows() ? Repack::kAll : what));
+  return head_.Pack(context, what);
 }
 
 Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {

@@ -188,6 +188,7 @@ Decoder::Decoder(const ModelSpec& spec, const ModelOptions& options, const Decod
                                  ParameterRole::kClassifier, tensor_);
     classifier_.emplace(ClassifierOf(&parameters_, classifier, precision_.classifier, options));
     head_.emplace(&parameters_, &*classifier_, spec.vocab_size, -1, false, tensor_);
+    head_->Adapt(&parameters_, outer_products(), precision_.classifier);
     head_->SetAddedLogits(added_logits());
     if (!spec.untied_classifier) head_->SetTrainedRows(embedding_grafts_.trained_rows());
   }
@@ -226,7 +227,8 @@ Status Decoder::Pack(Context& context, Repack what) {
   for (BlockStack& stage : stages_) WEFT_RETURN_IF_ERROR(stage.Pack(context, what));
   if (embedding_out_) WEFT_RETURN_IF_ERROR(embedding_out_->Pack(context, what));
   if (!classifier_) return OkStatus();
-  return classifier_->Pack(context, head_->has_trained_rows() ? Repack::kAll : what);
+  WEFT_RETURN_IF_ERROR(classifier_->Pack(context, head_->has_trained_rows() ? Repack::kAll : what));
+  return head_->Pack(context, what);
 }
 
 Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Value& x,

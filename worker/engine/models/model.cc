@@ -225,6 +225,7 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
                  "two techniques make the products of blocks");
       block_products_ = products;
     }
+    if (outer_products_ == nullptr) outer_products_ = technique->OuterProducts();
     if (stream_mask_ == nullptr) stream_mask_ = technique->StreamMask();
     if (added_logits_ == nullptr) added_logits_ = technique->LogitsToAdd();
     if (layers_of_pass_ == nullptr) layers_of_pass_ = technique->LayersOfPasses();

@@ -104,6 +104,9 @@ class Model {
   /// Makes the products of blocks, where a technique has others, or null: DenseProducts.
   ProductsFactory* block_products() const { return block_products_; }
 
+  /// The same of linear layers outside the blocks.
+  ProductsFactory* outer_products() const { return outer_products_; }
+
   /// The mask of the residual stream that a technique has, or null.
   const ColumnMask* stream_mask() const { return stream_mask_; }
 
@@ -134,7 +137,8 @@ class Model {
  private:
   std::vector<std::unique_ptr<Technique>> techniques_;
   ProductsFactory* block_products_ = nullptr;  ///< Of the last of them that has one.
-  const ColumnMask* stream_mask_ = nullptr;    ///< Of one of them.
+  ProductsFactory* outer_products_ = nullptr;  ///< Of one of them.
+  const ColumnMask* stream_mask_ = nullptr;    ///< Likewise.
   const AddedLogits* added_logits_ = nullptr;  ///< Likewise.
   LayersOfPass layers_of_pass_;                ///< Likewise.
 };

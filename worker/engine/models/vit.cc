@@ -63,7 +63,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
                      ParameterRole::kEmbeddingProjection}},
                    PatchPixels(spec),
                    true},
-                  precision_.products),
+                  ProductOptions(precision_.products).Outside(outer_products())),
       embedding_grafts_(EmbeddingGrafts(&parameters_, spec.width, -1, "vit.embeddings.dropout",
                                         DropoutOf(spec), grafter(), precision_.products)),
       blocks_(&parameters_,
@@ -87,6 +87,7 @@ Vit::Vit(const ModelSpec& spec, const ModelOptions& options)
             parameters_.Register("classifier.bias", {spec.classes}, ParameterRole::kClassifier,
                                  {.bias = true, .padded_rows = PaddedVocabulary(spec.classes)}),
             true) {
+  head_.Adapt(&parameters_, outer_products(), precision_.classifier);
   SetStarts(spec, parameters_);
   if (options.elastic == nullptr) return;
   const int64_t table = parameters_.Find("vit.embeddings.position_embeddings").value();
@@ -112,7 +113,8 @@ Status Vit::Pack(Context& context, Repack what) {
   WEFT_RETURN_IF_ERROR(projection_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(embedding_grafts_.Pack(context, what));
   WEFT_RETURN_IF_ERROR(blocks_.Pack(context, what));
-  return classifier_.Pack(context, what);
+  WEFT_RETURN_IF_ERROR(classifier_.Pack(context, what));
+  return head_.Pack(context, what);
 }
 
 Result<Value> Vit::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {

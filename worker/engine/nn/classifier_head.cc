@@ -1,31 +1,126 @@
 #include "worker/engine/nn/classifier_head.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/model/model_counts.h"
 #include "common/model/model_sizes.h"
 #include "kernels/logit_penalty/logit_penalty.h"
 #include "kernels/step_totals/step_totals.h"
+#include "worker/engine/nn/adapter_tensors.h"
 #include "worker/engine/tensor/transfer.h"
 
 namespace weft::engine {
+namespace {
+
+/// Products with the weight of a classifier, whose packed copy others renew, as the embedding may
+/// have the same.
+class ClassifierProducts : public WeightProducts {
+ public:
+  ClassifierProducts(const ParameterSet* parameters, const PackedParameter* weight, int64_t bias)
+      : parameters_(parameters), weight_(weight), bias_(bias) {}
+
+  Status Pack(Context& /*context*/, Repack /*what*/) override { return OkStatus(); }
+
+  Status Forward(Context& context, const Tensor& x, const Tensor& y, const GeluValue& /*active*/,
+                 const ForwardUse& /*use*/) const override {
+    const TensorView bias = bias_ < 0 ? TensorView() : parameters_->padded_operand(bias_);
+    return kernels::LinearForward(context.stream, {x, weight_->packed(), bias, y});
+  }
+
+  Result<OutputGradient> Prepare(Context& /*context*/, Tensor dy,
+                                 const GradientUse& /*use*/) const override {
+    return OutputGradient{std::move(dy)};
+  }
+
+  Status InputGradient(Context& context, const OutputGradient& dy, const Tensor& dx,
+                       const Tensor& /*before*/, const GeluValue& /*active*/) const override {
+    return kernels::LinearBackwardInput(context.stream, {dy.dy, weight_->packed(), dx, false});
+  }
+
+  Status WeightGradient(Context& context, const Tensor& x, const OutputGradient& dy,
+                        std::span<const WeightGradientTarget> targets) const override {
+    for (const WeightGradientTarget& to : targets) {
+      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardWeight(
+          context.stream, {x, dy.dy, to.dweight, to.dbias, to.accumulate}));
+    }
+    return OkStatus();
+  }
+
+ private:
+  const ParameterSet* parameters_;
+  const PackedParameter* weight_;
+  int64_t bias_;
+};
+
+}  // namespace
+
+ClassifierHead::ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight,
+                               int64_t vocabulary, int64_t bias, bool counts,
+                               const TensorParallel* ranks)
+    : parameters_(parameters),
+      weight_(weight),
+      products_(std::make_unique<ClassifierProducts>(parameters, weight, bias)),
+      vocabulary_(vocabulary),
+      bias_(bias),
+      counts_(counts),
+      tensor_(ranks) {}
+
+void ClassifierHead::Adapt(ParameterSet* parameters, ProductsFactory* factory, DType compute) {
+  if (factory == nullptr) return;
+  const Parameter weight = (*parameters)[weight_->index()];  // registering moves it
+  const Shape whole = weight.logical_shape();
+  ParameterInfo info;
+  static_cast<ParameterAttributes&>(info) = weight;
+  info.name = weight.name;
+  info.shape = {whole[0], whole[1]};
+  first_adapter_ = parameters->size();
+  adapters_ = RegisterAdapters(parameters, *factory, info,
+                               {.outputs = weight.shard, .padded_rows = weight.padded_rows});
+  if (adapters_ == 0) return;
+  const OutputWeight output{.rows = weight.padded_rows,
+                            .first = weight_->index(),
+                            .first_adapter = first_adapter_,
+                            .adapters = adapters_};
+  const LinearLayer layer{.parameters = parameters,
+                          .weight = weight_->index(),
+                          .weights = {output},
+                          .in_features = weight.shape[1],
+                          .shares_outputs = !weight.shard.whole(),
+                          .block = {.index = -1},
+                          .compute = compute};
+  products_ = factory->MakeAround(layer, std::move(products_));
+}
+
+double ClassifierHead::AdapterFlops(const Tape* tape) const {
+  int64_t numbers = 0;
+  for (int64_t i = first_adapter_; i < first_adapter_ + adapters_; ++i) {
+    const Parameter& parameter = (*parameters_)[i];
+    const bool counts = parameter.shape.rank >= 2 && (tape == nullptr || tape->Trains(i));
+    if (counts) numbers += parameter.StoredElements();
+  }
+  return 2.0 * static_cast<double>(numbers);
+}
 
 Status ClassifierHead::AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
-                                         const Tensor& dlogits) const {
-  kernels::LinearBackwardWeightArgs args{input, dlogits, {}, {}, false};
-  if (tape.Trains(weight_->index())) {
-    WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(weight_->index()));
-    args.accumulate = target.accumulate;
-    args.dweight = parameters_->padded_gradient(weight_->index());
+                                         const OutputGradient& dlogits) const {
+  WeightGradientTarget target{.columns = dlogits.dy.shape()[-1]};
+  const auto write = [&](int64_t index) -> Result<TensorView> {
+    if (!tape.Trains(index)) return TensorView();
+    WEFT_ASSIGN_OR_RETURN(const auto written, tape.parameters().Write(index));
+    target.accumulate = written.accumulate;
+    return parameters_->padded_gradient(index);
+  };
+  WEFT_ASSIGN_OR_RETURN(target.dweight, write(weight_->index()));
+  if (bias_ >= 0) {
+    WEFT_ASSIGN_OR_RETURN(target.dbias, write(bias_));
   }
-  if (bias_ >= 0 && tape.Trains(bias_)) {
-    WEFT_ASSIGN_OR_RETURN(const auto target, tape.parameters().Write(bias_));
-    args.accumulate = target.accumulate;
-    args.dbias = parameters_->padded_gradient(bias_);
+  for (int64_t i = 0; i < adapters_; ++i) {
+    WEFT_ASSIGN_OR_RETURN(target.dtensors.emplace_back(), write(first_adapter_ + i));
   }
-  if (rows_ != nullptr) WEFT_RETURN_IF_ERROR(AddRowsGradient(context, tape, input, dlogits));
-  return args.dweight || args.dbias ? kernels::LinearBackwardWeight(context.stream, args)
-                                    : OkStatus();
+  if (rows_ != nullptr) WEFT_RETURN_IF_ERROR(AddRowsGradient(context, tape, input, dlogits.dy));
+  if (!target.dbias && !target.trains_weight()) return OkStatus();
+  return products_->WeightGradient(context, input, dlogits, {&target, 1});
 }
 
 Status ClassifierHead::AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
@@ -51,6 +146,7 @@ std::vector<int64_t> ClassifierHead::Parameters() const {
   std::vector<int64_t> indices = {weight_->index()};
   if (bias_ >= 0) indices.push_back(bias_);
   if (rows_ != nullptr) indices.push_back(rows_->parameter);
+  for (int64_t i = 0; i < adapters_; ++i) indices.push_back(first_adapter_ + i);
   return indices;
 }
 
@@ -149,13 +245,14 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const double product = 2.0 * static_cast<double>(count * width) * static_cast<double>(columns);
+    const double of_adapters = static_cast<double>(count) * AdapterFlops(nullptr);
     const Tensor input = hidden.tensor.Rows(begin, count);
     const Tensor logits = logits_space.Rows(0, count);
     {
       ProfileScope gemm(context.profiler, "head: logits");
       WEFT_RETURN_IF_ERROR(
-          kernels::LinearForward(context.stream, {input, weight_->packed(), Bias(), logits}));
-      CountWork(context.profiler, product);
+          products_->Forward(context, input, logits, {}, {.training = differentiate}));
+      CountWork(context.profiler, product + of_adapters);
     }
     if (tensor_ != nullptr && tensor_->along_column() != nullptr) {
       WEFT_RETURN_IF_ERROR(tensor_->along_column()
@@ -186,16 +283,23 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                     targets.classes.Elements(begin, count), gradient_scale, logits,
                                     squares.Elements(begin, count)));
     }
+    if (!differentiate) continue;
+    WEFT_ASSIGN_OR_RETURN(
+        const OutputGradient dlogits,
+        products_->Prepare(
+            context, logits,
+            {.for_input = static_cast<bool>(dhidden), .for_weight = trains, .first_row = 0}));
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");
-      WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
-          context.stream, {logits, weight_->packed(), dhidden.Rows(begin, count), false}));
-      CountWork(context.profiler, product);
+      WEFT_RETURN_IF_ERROR(
+          products_->InputGradient(context, dlogits, dhidden.Rows(begin, count), {}, {}));
+      CountWork(context.profiler, product + of_adapters);
     }
-    if (!differentiate || !trains) continue;
+    if (!trains) continue;
     ProfileScope gemm(context.profiler, "head: weight gradient");
-    WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, logits));
+    WEFT_RETURN_IF_ERROR(AddWeightGradient(context, tape, input, dlogits));
     if (tape.Trains(weight_->index())) CountWork(context.profiler, product);
+    CountWork(context.profiler, static_cast<double>(count) * AdapterFlops(&tape));
   }
   if (penalizes) {
     WEFT_RETURN_IF_ERROR(
@@ -222,8 +326,7 @@ Result<Tensor> ClassifierHead::Logits(Context& context, const Tensor& hidden) co
   WEFT_ASSIGN_OR_RETURN(Tensor logits,
                         Tensor::New(context, Component::kWorkspace, hidden.dtype(),
                                     {hidden.shape().Rows(), weight_->packed()->out_features()}));
-  WEFT_RETURN_IF_ERROR(
-      kernels::LinearForward(context.stream, {hidden, weight_->packed(), Bias(), logits}));
+  WEFT_RETURN_IF_ERROR(products_->Forward(context, hidden, logits, {}, {}));
   return logits;
 }
 

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/nn/added_logits.h"
 #include "worker/engine/nn/packed_parameter.h"
+#include "worker/engine/nn/products.h"
 #include "worker/engine/nn/tensor_parallel.h"
 #include "worker/engine/nn/trained_table_rows.h"
 
@@ -38,13 +40,15 @@ class ClassifierHead {
   /// for few columns. `ranks` are those over which the weight is sharded, then without a bias, or
   /// null.
   ClassifierHead(const ParameterSet* parameters, const PackedParameter* weight, int64_t vocabulary,
-                 int64_t bias = -1, bool counts = false, const TensorParallel* ranks = nullptr)
-      : parameters_(parameters),
-        weight_(weight),
-        vocabulary_(vocabulary),
-        bias_(bias),
-        counts_(counts),
-        tensor_(ranks) {}
+                 int64_t bias = -1, bool counts = false, const TensorParallel* ranks = nullptr);
+
+  /// Registers what `factory` has besides the weight (ProductsFactory::AdaptersOf), which then adds
+  /// to the logits; null: nothing. `parameters` are those of the constructor, `compute` is the type
+  /// of what the head reads.
+  void Adapt(ParameterSet* parameters, ProductsFactory* factory, DType compute);
+
+  /// Renews what is derived from the parameters of Adapt, where they may have changed.
+  Status Pack(Context& context, Repack what) { return products_->Pack(context, what); }
 
   /// Says that rows of the weight are trained elsewhere, or for null that none are; outlives the
   /// head.
@@ -64,7 +68,9 @@ class ClassifierHead {
   Result<Tensor> Logits(Context& context, const Tensor& hidden) const;
 
  private:
-  TensorView Bias() const { return bias_ < 0 ? TensorView() : parameters_->padded_operand(bias_); }
+  /// The result of CountWork for one row of the products besides the weight's, of those that are
+  /// trained with `tape`; null: of all.
+  double AdapterFlops(const Tape* tape) const;
   /// Losses, and the gradients of logits in their place; `found` is memory for it, of tensor_.
   Status CrossEntropy(Context& context, const kernels::CrossEntropyArgs& args,
                       const Tensor& found) const;
@@ -74,7 +80,7 @@ class ClassifierHead {
                   kernels::StepValue<float> gradient_scale, const Tensor& dlogits,
                   const Tensor& squares) const;
   Status AddWeightGradient(Context& context, Tape& tape, const Tensor& input,
-                           const Tensor& dlogits) const;
+                           const OutputGradient& dlogits) const;
   /// Adds the gradient of the trained rows alone.
   Status AddRowsGradient(Context& context, Tape& tape, const Tensor& input,
                          const Tensor& dlogits) const;
@@ -86,6 +92,9 @@ class ClassifierHead {
 
   const ParameterSet* parameters_;
   const PackedParameter* weight_;
+  std::unique_ptr<WeightProducts> products_;
+  int64_t first_adapter_ = 0;  ///< Index of the first parameter of Adapt,
+  int64_t adapters_ = 0;       ///< and their number.
   int64_t vocabulary_;
   int64_t bias_;
   bool counts_;

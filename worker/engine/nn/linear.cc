@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "worker/engine/nn/adapter_tensors.h"
 #include "worker/engine/nn/dense_products.h"
 
 namespace weft::engine {
@@ -138,30 +139,9 @@ int64_t RegisterRest(ParameterSet* parameters, const LinearOptions& options,
     const Shape whole =
         options.inputs.LogicalShape(weight.shard.LogicalShape({weight.rows, options.in_features}));
     weights[i].first_adapter = parameters->size();
-    for (const ParameterInfo& tensor :
-         products.factory->AdaptersOf(InfoOf(weight, whole, products.block.index))) {
-      // It is cut as the side of the weight that it shares; of another side each rank has a partial
-      // gradient.
-      const bool input = tensor.adapter == AdapterSide::kInput;
-      Shard own = input ? options.inputs : weight.shard;
-      if (tensor.shape.size() == 1) own.axis = 0;
-      if (tensor.of_whole_weight) own = {};
-      const bool cut = !weight.shard.whole() || !options.inputs.whole();
-      const int64_t index =
-          parameters->Register(tensor.name, own.PartShape(ShapeOf(tensor)), tensor.role,
-                               {.shard = own,
-                                .parts = tensor.parts,
-                                .read_directly = tensor.read_directly,
-                                .adapter_of = weight.name,
-                                .adapter = tensor.adapter,
-                                .expert = tensor.expert,
-                                .row_part = tensor.row_part,
-                                .row_parts = tensor.row_parts,
-                                .replicated = tensor.replicated,
-                                .starts_at_zero = tensor.starts_at_zero});
-      if (cut && own.whole()) parameters->SetPartialGradient(index);
-      ++weights[i].adapters;
-    }
+    weights[i].adapters =
+        RegisterAdapters(parameters, *products.factory, InfoOf(weight, whole, products.block.index),
+                         {.outputs = weight.shard, .inputs = options.inputs});
   }
   return bias;
 }

@@ -132,7 +132,7 @@ class WeightProducts {
 
 /// Which of the network's blocks, those with parameters of their own.
 struct BlockPlace {
-  int64_t index = 0;
+  int64_t index = 0;   ///< -1: none of them, of a layer outside.
   int64_t blocks = 1;  ///< Of the whole network.
 };
 
@@ -225,6 +225,13 @@ class ProductsFactory {
   /// pass, before what is below.
   virtual std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) = 0;
 
+  /// Products of a layer that has AdaptersOf its weight, around `weight`, those of the weight
+  /// alone.
+  virtual std::unique_ptr<WeightProducts> MakeAround(const LinearLayer& /*layer*/,
+                                                     std::unique_ptr<WeightProducts> weight) {
+    return weight;
+  }
+
   /// Says that the layers here are those of the blocks `blocks` in a network of `of` blocks. Other
   /// pipeline ranks have the rest.
   virtual void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) = 0;
@@ -249,6 +256,12 @@ struct ProductOptions {
     ProductOptions dense = *this;
     dense.factory = nullptr;
     return dense;
+  }
+  /// These options outside the blocks, with the products of `made_by` or, where it is null, dense.
+  ProductOptions Outside(ProductsFactory* made_by) const {
+    ProductOptions own = In({.index = -1});
+    own.factory = made_by;
+    return own;
   }
   /// These options in a block.
   ProductOptions In(const BlockPlace& place) const {

@@ -163,6 +163,10 @@ class Technique {
   /// not, the job has no other technique that makes products (TechniqueCost::refusals).
   virtual bool CombinesProducts() const { return false; }
 
+  /// Makes the products of linear layers outside the blocks (IsOuterWeight), or null: these are
+  /// dense. One technique of a job does. Asked and outlived as BlockProducts.
+  virtual ProductsFactory* OuterProducts() { return nullptr; }
+
   /// The mask of the columns of the residual stream, which norms obey, or null. What writes into
   /// the stream is masked by grafts. Asked before there are layers, which it outlives.
   virtual const ColumnMask* StreamMask() { return nullptr; }

@@ -303,6 +303,15 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora_of_experts.peft = lora.peft;
   ModelSpec lora_of_down = lora_of_experts;
   lora_of_down.peft.target_modules = {"w2"};
+  ModelSpec lora_of_lm_head = lora_of_llama, lora_of_pooler = Bert(2, "classification");
+  lora_of_lm_head.untied_classifier = true;
+  lora_of_lm_head.peft.target_modules = {"lm_head"};
+  lora_of_pooler.peft = lora_of_lm_head.peft;
+  lora_of_pooler.peft.target_modules = {"pooler.dense", "classifier"};
+  ModelSpec lora_of_transform = Bert(2, "masked_lm"), lora_of_patches = Vit(2);
+  lora_of_transform.peft = lora_of_patches.peft = lora_of_lm_head.peft;
+  lora_of_transform.peft.target_modules = {"transform.dense"};
+  lora_of_patches.peft.target_modules = {"projection", "classifier"};
   ModelSpec loha = lora, oft = lora_of_llama, two = gpt2, two_of_llama = lora_of_llama;
   SetTwoAdapters(two);
   SetTwoAdapters(two_of_llama);
@@ -321,6 +330,10 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
                           lora_of_llama,
                           lora_of_experts,
                           lora_of_down,
+                          lora_of_lm_head,
+                          lora_of_pooler,
+                          lora_of_transform,
+                          lora_of_patches,
                           two,
                           two_of_llama,
                           loha,

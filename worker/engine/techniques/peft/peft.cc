@@ -50,6 +50,9 @@ class Peft : public Technique {
     return &factory_;
   }
   bool CombinesProducts() const override { return true; }
+  ProductsFactory* OuterProducts() override {
+    return AdaptsOuterLayers(model_.peft) ? &factory_ : nullptr;
+  }
 
   void OnSite(const GraftSite& site, Grafts& grafts) override {
     factory_.SetParameters(site.parameters);

@@ -60,6 +60,12 @@ std::string UnevenSaved(const ModelSpec& model) {
       model, [&](const std::string& parameter) { return IsSavedWhole(model, parameter); });
 }
 
+std::string ShownOuter(const JobSpec& job) {
+  return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
+                                                         : "model.peft.target_regex") +
+         " with " + OuterTarget(job.model);
+}
+
 const Feature kSettings[] = {
     {.name = "parameter-efficient tuning of some blocks",
      .setting = "model.peft.layers_to_transform",
@@ -191,6 +197,16 @@ const Feature kSettings[] = {
      .setting = "model.peft.method houlsby, pfeiffer or parallel",
      .asked = [](const JobSpec& job) { return HasBottlenecks(job.model.peft); },
      .shown = MethodOf},
+    {.name = "adapters outside the blocks",
+     .setting = "model.peft.target_modules with a layer outside the blocks",
+     .asked = [](const JobSpec& job) { return !OuterTarget(job.model).empty(); },
+     .shown = ShownOuter,
+     .of_folder = true},
+    {.name = "an adapter of the classifier",
+     .setting = "model.peft.target_modules with the classifier",
+     .asked = [](const JobSpec& job) { return AdaptsClassifier(job.model); },
+     .shown = ShownOuter,
+     .of_folder = true},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -213,6 +229,8 @@ const Feature& kFactorsComeAndGo = kSettings[17];
 const Feature& kSavesSomeExperts = kSettings[18];
 const Feature& kAdaptsExperts = kSettings[19];
 const Feature& kBottlenecks = kSettings[20];
+const Feature& kAdaptsOuter = kSettings[21];
+const Feature& kAdaptsClassifier = kSettings[22];
 
 constexpr std::string_view kNotOfFusedExperts =
     "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
@@ -271,6 +289,17 @@ std::vector<Refusal> Rows() {
                   "lora"});
   rows.push_back({&kAdaptsExperts, &kDora, kNotOfFusedExperts, "model.peft.use_dora false"});
   rows.push_back({&kAdaptsExperts, &kDecomposes, kNotOfFusedExperts, "model.peft.init default"});
+  rows.push_back(
+      {&kAdaptsOuter, &kDropsInputs,
+       "masks are drawn by position in the batch, and such a layer reads some rows of it",
+       "model.peft.dropout 0"});
+  rows.push_back({&kAdaptsOuter, &kJointAdapters,
+                  "a classifier takes the rows in chunks, and not those of one adapter",
+                  "targets in the blocks"});
+  rows.push_back(
+      {&kAdaptsOuter, &kOffloadParameters, kOnDeviceAlone, "resources.offload_parameters none"});
+  rows.push_back({&kAdaptsClassifier, &kDora, "its results are not there as a whole to be scaled",
+                  "model.peft.use_dora false"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});
@@ -506,6 +535,8 @@ std::vector<ParameterInfo> AdapterOf(const ModelSpec& model, const ParameterInfo
     info.name = LayerOf(weight.name) + "." + name;
     info.shape = std::move(shape);
     info.parts.clear();
+    // As many rows in memory as a classifier has.
+    info.tiled = weight.tiled && side == AdapterSide::kOutput;
     info.adapter = side;
     info.more_products = more_products;
     info.more_input_gradients = 0;

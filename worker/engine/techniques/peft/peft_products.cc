@@ -97,8 +97,14 @@ std::vector<float> PeftProductsFactory::MergedBias(
 }
 
 std::unique_ptr<WeightProducts> PeftProductsFactory::MakeBase(const LinearLayer& layer) const {
-  if (base_ == nullptr) return std::make_unique<DenseProducts>(layer);
+  if (base_ == nullptr || layer.block.index < 0) return std::make_unique<DenseProducts>(layer);
   return base_->Make(layer);
+}
+
+std::unique_ptr<WeightProducts> PeftProductsFactory::MakeAround(
+    const LinearLayer& layer, std::unique_ptr<WeightProducts> weight) {
+  return std::make_unique<LoraProducts>(layer, model_.peft, LoraProducts::OnesOfRank(),
+                                        std::move(weight));
 }
 
 std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& layer) {

@@ -14,7 +14,7 @@
 
 namespace weft::engine {
 
-/// Makes the products of the layers of blocks that model.peft names, around those of their weights.
+/// Makes the products of the layers that model.peft names, around those of their weights.
 class PeftProductsFactory : public ProductsFactory {
  public:
   /// `tensor_ranks`: tensor-parallel ranks, or none; outlives this.
@@ -36,6 +36,8 @@ class PeftProductsFactory : public ProductsFactory {
                                 const std::vector<std::vector<float>>& tensors) const override;
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
+  std::unique_ptr<WeightProducts> MakeAround(const LinearLayer& layer,
+                                             std::unique_ptr<WeightProducts> weight) override;
   void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) override {
     if (base_ != nullptr) base_->SetStage(blocks, of);
   }
@@ -47,7 +49,7 @@ class PeftProductsFactory : public ProductsFactory {
   }
 
  private:
-  /// The products of the weights alone.
+  /// The products of the weights alone; outside the blocks they are dense.
   std::unique_ptr<WeightProducts> MakeBase(const LinearLayer& layer) const;
 
   ModelSpec model_;

@@ -9,6 +9,7 @@
 
 #include "common/full_match.h"
 #include "common/model/model_sizes.h"
+#include "common/model/outer_layers.h"
 #include "common/model/parameter_name.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
@@ -18,7 +19,7 @@
 namespace weft {
 namespace {
 
-/// The weights of the layers of blocks, and those of experts.
+/// The weights of the layers of blocks, those of experts too.
 std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   std::vector<ParameterInfo> weights;
   for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
@@ -29,19 +30,57 @@ std::vector<ParameterInfo> BlockWeights(const ModelSpec& model) {
   return weights;
 }
 
+/// The layers outside the blocks that the method adapts where targets name them.
+std::vector<std::string> OuterLayers(const ModelSpec& model) {
+  std::vector<std::string> layers;
+  if (!AdaptsOuterLayers(model.peft)) return layers;
+  for (const ParameterInfo& weight : OuterWeights(model)) layers.push_back(LayerOf(weight.name));
+  return layers;
+}
+
+std::string LastPartOf(const std::string& layer) {
+  return layer.substr(layer.rfind('.') + 1);
+}
+
+/// The classifier that has the token embedding as its weight, where the method would adapt one of
+/// its own; "": none.
+std::string TiedClassifier(const ModelSpec& model) {
+  const bool tied = !model.untied_classifier && HeadOf(model) != "classification";
+  if (!tied || !AdaptsOuterLayers(model.peft)) return "";
+  return model.family == "bert" ? "cls.predictions.decoder" : "lm_head";
+}
+
+Status NamesTiedClassifier(const ModelSpec& model, const std::string& field,
+                           const std::string& target) {
+  return InvalidError("model.peft." + field + " '" + target + "' names the classifier " +
+                      TiedClassifier(model) +
+                      ", whose weight is the token embedding; hint: model.untied_classifier true, "
+                      "or targets without it");
+}
+
 Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targets,
                     const std::string& field) {
   std::vector<std::string> layers, endings;
   for (const ParameterInfo& weight : BlockWeights(model)) {
     layers.push_back(LayerOf(weight.name));
-    endings.push_back(layers.back().substr(layers.back().rfind('.') + 1));
+    endings.push_back(LastPartOf(layers.back()));
   }
+  const std::string tied = TiedClassifier(model);
+  const std::vector<std::string> outer = OuterLayers(model);
+  for (const std::string& layer : outer) endings.push_back(LastPartOf(layer));
   const std::string tokens = model.peft.method == "lora" ? LayerOf(TokenTable(model)) : "";
-  endings.push_back(tokens.substr(tokens.rfind('.') + 1));
+  endings.push_back(LastPartOf(tokens));
   for (const std::string& target : targets) {
     const auto named = [&](const std::string& layer) { return IsNamedLayer(layer, target); };
+    const auto named_outer = [&](const std::string& layer) {
+      return IsNamedOuterLayer(layer, target);
+    };
     if (std::any_of(layers.begin(), layers.end(), named)) continue;
+    if (std::any_of(outer.begin(), outer.end(), named_outer)) continue;
     if (IsTokenLayer(tokens, target)) continue;
+    if (!tied.empty() && IsNamedOuterLayer(tied, target)) {
+      return NamesTiedClassifier(model, field, target);
+    }
     const std::string nearest = NearestName(target, endings);
     return InvalidError(
         "model.peft." + field + " '" + target + "' names no linear layer of a block; hint: " +
@@ -54,6 +93,7 @@ Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targ
 Status CheckRegex(const ModelSpec& model, const std::string& pattern, const std::string& field) {
   std::vector<std::string> layers;
   if (model.peft.method == "lora") layers.push_back(LayerOf(TokenTable(model)));
+  for (std::string& layer : OuterLayers(model)) layers.push_back(std::move(layer));
   for (const ParameterInfo& weight : BlockWeights(model)) layers.push_back(LayerOf(weight.name));
   for (const std::string& layer : layers) {
     const Result<bool> fits = FullMatch(pattern, layer);
@@ -176,6 +216,11 @@ Status CheckPeftNames(const ModelSpec& model) {
   WEFT_RETURN_IF_ERROR(CheckTargets(model, TargetModules(model), "target_modules"));
   if (!spec.target_regex.empty()) {
     WEFT_RETURN_IF_ERROR(CheckRegex(model, spec.target_regex, "target_regex"));
+    const std::string tied = TiedClassifier(model);
+    const Result<bool> fits = FullMatch(spec.target_regex, tied);
+    if (!tied.empty() && spec.layers_to_transform.empty() && fits.ok() && *fits) {
+      return NamesTiedClassifier(model, "target_regex", spec.target_regex);
+    }
   }
   WEFT_RETURN_IF_ERROR(CheckTargets(model, spec.feedforward_modules, "feedforward_modules"));
   for (const auto& [pattern, rank] : spec.rank_pattern) {
@@ -190,7 +235,9 @@ Status CheckPeftNames(const ModelSpec& model) {
     return InvalidError("model.peft.alpha_pattern '" + pattern + "' is negative; hint: 0 or more");
   }
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(CheckExpertsAlike(model));
-  for (const ParameterInfo& weight : BlockWeights(model)) {
+  std::vector<ParameterInfo> weights = BlockWeights(model);
+  for (ParameterInfo& weight : OuterWeights(model)) weights.push_back(std::move(weight));
+  for (const ParameterInfo& weight : weights) {
     if (!IsTarget(model, weight)) continue;
     if (ScalesInputs(model, weight) && !EndsSubLayer(weight.role)) {
       return InvalidError("model.peft.feedforward_modules names " + LayerOf(weight.name) +
@@ -198,6 +245,7 @@ Status CheckPeftNames(const ModelSpec& model) {
     }
     WEFT_RETURN_IF_ERROR(CheckMerge(spec, weight));
     const int64_t most = std::min(weight.shape[0], weight.shape[1]);
+    if (most == 0) continue;  // classes that the data say
     if ((DecomposesWeights(spec) && RankOf(spec, weight.name) > most) ||
         (spec.method == "miss" && RankOf(spec, weight.name) > weight.shape[1])) {
       return InvalidError("model.peft.rank " + std::to_string(RankOf(spec, weight.name)) +

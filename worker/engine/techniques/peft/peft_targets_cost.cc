@@ -7,6 +7,7 @@
 
 #include "common/full_match.h"
 #include "common/glob.h"
+#include "common/model/outer_layers.h"
 #include "common/model/parameter_name.h"
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
@@ -17,6 +18,12 @@ namespace {
 bool AnyNames(const std::vector<std::string>& targets, const std::string& layer) {
   return std::any_of(targets.begin(), targets.end(),
                      [&](const std::string& target) { return IsNamedLayer(layer, target); });
+}
+
+/// The same of a layer outside the blocks.
+bool AnyNamesOuter(const std::vector<std::string>& targets, const std::string& layer) {
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& target) { return IsNamedOuterLayer(layer, target); });
 }
 
 /// What the first of peft's patterns in a map says that describes the layer of `weight`.
@@ -64,16 +71,36 @@ std::vector<std::string> TargetModules(const ModelSpec& model) {
 
 bool IsTarget(const ModelSpec& model, const ParameterInfo& weight) {
   if (!AdaptsWeights(model.peft)) return false;
-  if (!weight.block_matrix()) return false;
+  const bool outer = AdaptsOuterLayers(model.peft) && IsOuterWeight(model, weight);
+  if (!weight.block_matrix() && !outer) return false;
   const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
   if (!blocks.empty() && std::find(blocks.begin(), blocks.end(), weight.block) == blocks.end()) {
     return false;
   }
   if (IsSavedWhole(model, weight.name)) return false;
   const std::string layer = LayerOf(weight.name);
-  if (model.peft.target_regex.empty()) return AnyNames(TargetModules(model), layer);
+  if (model.peft.target_regex.empty()) {
+    const std::vector<std::string> targets = TargetModules(model);
+    return outer ? AnyNamesOuter(targets, layer) : AnyNames(targets, layer);
+  }
   const Result<bool> fits = FullMatch(model.peft.target_regex, layer);
   return fits.ok() && *fits;
+}
+
+std::string OuterTarget(const ModelSpec& model) {
+  if (!AdaptsOuterLayers(model.peft)) return "";
+  for (const ParameterInfo& weight : OuterWeights(model)) {
+    if (IsTarget(model, weight)) return LayerOf(weight.name);
+  }
+  return "";
+}
+
+bool AdaptsClassifier(const ModelSpec& model) {
+  if (!AdaptsOuterLayers(model.peft)) return false;
+  const std::vector<ParameterInfo> weights = OuterWeights(model);
+  return std::any_of(weights.begin(), weights.end(), [&](const ParameterInfo& weight) {
+    return weight.role == ParameterRole::kClassifier && IsTarget(model, weight);
+  });
 }
 
 bool ScalesInputs(const ModelSpec& model, const ParameterInfo& weight) {
@@ -104,6 +131,10 @@ double LoraScale(const PeftSpec& spec, const std::string& weight) {
 
 bool IsNamedLayer(const std::string& layer, const std::string& target) {
   return target == "all-linear" || GlobMatches(target, layer) || layer.ends_with("." + target);
+}
+
+bool IsNamedOuterLayer(const std::string& layer, const std::string& target) {
+  return target != "all-linear" && IsNamedLayer(layer, target);
 }
 
 bool IsTokenLayer(const std::string& layer, const std::string& target) {

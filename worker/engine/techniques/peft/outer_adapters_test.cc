@@ -1,0 +1,282 @@
+// Adapters of linear layers outside the blocks: what is counted, that they are the network of their
+// merged weights, gradients, meshes, and what is refused. Their training is compared with that of
+// peft in tests/parity.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/env.h"
+#include "common/model/model_shape.h"
+#include "common/model/outer_layers.h"
+#include "common/model/parameter_list.h"
+#include "common/model/pipeline_shape.h"
+#include "worker/engine/models/weights.h"
+#include "worker/engine/techniques/peft/adapters_testing.h"
+#include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/tiny_run.h"
+#include "worker/engine/testing/token_streams.h"
+
+namespace weft::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ModelSpec Adapted(const std::string& family, const std::vector<std::string>& targets) {
+  ModelSpec model = TinyModel();
+  model.family = family;
+  model.peft.method = "lora";
+  model.peft.rank = 3;
+  model.peft.alpha = 6;
+  model.peft.target_modules = targets;
+  return model;
+}
+
+/// Of a decoder whose classifier has a matrix of its own. One of two ranks has more of its rows.
+ModelSpec WithHead(const std::string& family = "llama",
+                   const std::vector<std::string>& targets = {"lm_head", "q_proj"}) {
+  ModelSpec model = Adapted(family, targets);
+  model.untied_classifier = true;
+  model.vocab_size = 51;
+  return model;
+}
+
+ModelSpec WithPooler() {
+  ModelSpec model = Adapted("bert", {"pooler.dense", "classifier"});
+  model.head = "classification";
+  model.classes = 5;
+  return model;
+}
+
+ModelSpec WithPatches() {
+  ModelSpec model = Adapted("vit", {"projection", "classifier"});
+  model.image_size = 12;
+  model.patch_size = 3;
+  model.image_channels = 1;
+  model.classes = 10;
+  model.vocab_size = 0;
+  return model;
+}
+
+std::vector<ModelSpec> Models() {
+  return {WithHead(), WithHead("gpt2", {"lm_head"}), Adapted("bert", {"transform.dense", "query"}),
+          WithPooler(), WithPatches()};
+}
+
+Batch BatchOf(const ModelSpec& model) {
+  std::unique_ptr<BatchSource> source;
+  if (model.family == "vit") {
+    source = std::make_unique<NoiseImages>(model);
+  } else if (HeadOf(model) == "classification") {
+    source = std::make_unique<RandomLabelled>(model.vocab_size, model.context, model.classes);
+  } else if (HeadOf(model) == "masked_lm") {
+    source = std::make_unique<RandomMasked>(model.vocab_size, model.context, 0.3);
+  } else {
+    source = std::make_unique<RandomTokens>(model.vocab_size, model.context);
+  }
+  auto batch = source->Get(3, 0, 2);
+  WEFT_CHECK(batch.ok(), batch.status().message());
+  return *batch;
+}
+
+std::vector<std::string> OuterAdapters(const ModelSpec& model) {
+  std::vector<std::string> weights;
+  for (const ParameterInfo& parameter : ParametersOf(model)) {
+    const bool outer = parameter.block < 0 && parameter.adapter == AdapterSide::kInput;
+    if (outer) weights.push_back(parameter.adapter_of);
+  }
+  return weights;
+}
+
+TEST(OuterAdapters, AreOfTheLayersThatTargetsName) {
+  EXPECT_THAT(OuterAdapters(WithHead()), ElementsAre("lm_head.weight"));
+  EXPECT_THAT(OuterAdapters(WithPooler()),
+              ElementsAre("bert.pooler.dense.weight", "classifier.weight"));
+  EXPECT_THAT(
+      OuterAdapters(WithPatches()),
+      ElementsAre("vit.embeddings.patch_embeddings.projection.weight", "classifier.weight"));
+  ModelSpec model = WithPooler();
+  model.peft.target_modules = {"dense"};
+  EXPECT_THAT(OuterAdapters(model), ElementsAre("bert.pooler.dense.weight"));
+  model.peft.target_modules = {};
+  model.peft.target_regex = ".*(query|classifier)";
+  EXPECT_THAT(OuterAdapters(model), ElementsAre("classifier.weight"));
+  model.peft.layers_to_transform = {1};
+  EXPECT_THAT(OuterAdapters(model), IsEmpty());
+  // As in peft, all-linear leaves the classifier out; what is trained whole has no adapter.
+  EXPECT_THAT(OuterAdapters(WithHead("llama", {"all-linear"})), IsEmpty());
+  model = WithPooler();
+  model.peft.modules_to_save = {"classifier"};
+  EXPECT_THAT(OuterAdapters(model), ElementsAre("bert.pooler.dense.weight"));
+}
+
+TEST(OuterAdapters, AreThoseThatAreCounted) {
+  for (const ModelSpec& model : Models()) {
+    SCOPED_TRACE(model.family + " " + model.head);
+    const std::vector<ParameterInfo> counted = ParametersOf(model);
+    const TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+    const ParameterSet& parameters = run.model->parameters();
+    ASSERT_EQ(parameters.size(), std::ssize(counted));
+    int64_t stored = 0, trained = 0;
+    for (const ParameterInfo& info : counted) {
+      const auto index = parameters.Find(info.name);
+      ASSERT_TRUE(index.ok()) << info.name;
+      const Parameter& parameter = parameters[*index];
+      EXPECT_TRUE(static_cast<const ParameterAttributes&>(parameter) == info) << info.name;
+      EXPECT_EQ(parameter.unit, info.unit) << info.name;
+      EXPECT_EQ(parameter.adapter_of, info.adapter_of) << info.name;
+      EXPECT_EQ(parameter.shape.Elements(), info.Elements()) << info.name;
+      EXPECT_EQ(parameter.StoredElements(), info.StoredElements()) << info.name;
+      EXPECT_EQ(info.frozen, info.adapter_of.empty()) << info.name;
+      stored += parameter.StoredElements();
+      if (parameter.trainable()) trained += parameter.StoredElements();
+    }
+    EXPECT_EQ(ModelShape(model).stored, stored);
+    EXPECT_EQ(ModelShape(model).stored_trained, trained);
+  }
+}
+
+TEST(OuterAdapters, StagesOfAPipelineHaveThoseThatAreCounted) {
+  const ModelSpec model = WithHead();
+  const ModelShape whole(model);
+  for (int64_t stage = 0; stage < 2; ++stage) {
+    ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+    options.pipeline = PipelinePart{{{stage, 1}}, stage == 0, stage == 1};
+    const TinyRun run(model, options);
+    int64_t trained = 0;
+    bool has_outer = false;
+    for (const Parameter& parameter : run.model->parameters()) {
+      if (parameter.trainable()) trained += parameter.StoredElements();
+      has_outer = has_outer || parameter.adapter_of == "lm_head.weight";
+    }
+    EXPECT_EQ(ShapeOfStage(whole, {1, 1}, stage).stored_trained, trained) << stage;
+    EXPECT_EQ(has_outer, stage == 1);
+  }
+}
+
+TEST(OuterAdapters, StartAsTheNetworkAndAreItsMergedWeights) {
+  const std::string folder = ::testing::TempDir() + "outer_adapters";
+  for (const ModelSpec& model : Models()) {
+    SCOPED_TRACE(model.family + " " + model.head);
+    const Batch batch = BatchOf(model);
+    TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+    TinyRun plain(WithoutPeft(model), ModelOptionsOf(TinyPlan("fp32")));
+    EXPECT_LT(Difference(Wide(run.Logits(batch)), Wide(plain.Logits(batch))), 1e-6);
+    Perturb(run, 0.1);
+    EXPECT_GT(Difference(Wide(run.Logits(batch)), Wide(plain.Logits(batch))), 1e-3);
+    ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *run.model, {}).ok());
+    TinyRun merged(WithoutPeft(model), ModelOptionsOf(TinyPlan("fp32")));
+    ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *merged.model).ok());
+    ASSERT_TRUE(merged.model->Pack(merged.context).ok());
+    EXPECT_LT(Difference(Wide(run.Logits(batch)), Wide(merged.Logits(batch))), 1e-5);
+  }
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
+TEST(OuterAdapters, TheLossChangesAsGradientsSay) {
+  for (const ModelSpec& model : Models()) {
+    SCOPED_TRACE(model.family + " " + model.head);
+    const Batch batch = BatchOf(model);
+    TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+    Perturb(run, 0.1);
+    const double loss = run.Differentiate(batch);
+    EXPECT_GT(CheckSlopes(run, loss, [&] { return run.Differentiate(batch); }), 0);
+    const ParameterSet& parameters = run.model->parameters();
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].frozen) continue;
+      EXPECT_GT(Difference(AsDoubles(parameters.gradient(i)),
+                           Doubles(parameters[i].shape.Elements(), 0.0)),
+                1e-4)
+          << parameters[i].name;
+    }
+  }
+}
+
+TEST(OuterAdapters, MeshesFollowOneRank) {
+  const struct {
+    const char* name;
+    void (*change)(MeshCase& c);
+  } ways[] = {
+      {"data, recomputed",
+       [](MeshCase& c) {
+         c.plan.mesh.data = 2;
+         c.plan.block_memory_policy = {"recompute", "recompute"};
+       }},
+      {"data, sharded parameters",
+       [](MeshCase& c) {
+         c.plan.mesh.data = 2;
+         c.plan.zero_stage = 3;
+       }},
+      {"tensor", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
+      {"tensor, sequence parallel",
+       [](MeshCase& c) {
+         c.plan.mesh.tensor = 2;
+         c.plan.sequence_parallel = true;
+       }},
+      {"pipeline",
+       [](MeshCase& c) {
+         c.plan.mesh.pipeline = 2;
+         c.plan.stage_blocks = {1, 1};
+       }},
+  };
+  for (const char* init : {"default", "pissa"}) {
+    MeshCase c{TinyJob(4), TinyPlan("fp32", 2, 2)};
+    c.job.resources.device = "cpu";
+    c.job.model = WithHead();
+    c.job.model.peft.init = init;
+    c.job.optimizer.learning_rate = 3e-3;
+    c.job.train.steps = 4;
+    c.job.train.log_every_steps = 2;
+    c.plan.bucket_bytes = 4000;
+    const MeshOutcome whole = TrainOnMesh(c).front();
+    for (const auto& way : ways) {
+      SCOPED_TRACE(std::string(init) + " " + way.name);
+      MeshCase meshes = c;
+      way.change(meshes);
+      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
+      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    }
+  }
+}
+
+TEST(OuterAdapters, NameWhatDoesNotFit) {
+  Allocator allocator;
+  Context context;
+  context.allocator = &allocator;
+  const auto refusal = [&](const ModelSpec& model) {
+    return std::string(NewModel(context, model, {}).status().message());
+  };
+  ModelSpec model = WithHead();
+  EXPECT_EQ(refusal(model), "");
+  model.untied_classifier = false;
+  EXPECT_THAT(refusal(model), HasSubstr("target_modules 'lm_head' names the classifier lm_head, "
+                                        "whose weight is the token embedding; hint: "));
+  model.peft.target_modules = {};
+  model.peft.target_regex = ".*(q_proj|lm_head)";
+  EXPECT_THAT(refusal(model), HasSubstr("lm_head)' names the classifier lm_head, "));
+  model = WithHead();
+  model.peft.dropout = 0.1;
+  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head"));
+  model = WithHead();
+  model.peft.use_dora = true;
+  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head"));
+  model = WithPooler();
+  model.peft.use_dora = true;
+  model.peft.target_modules = {"pooler.dense"};
+  EXPECT_EQ(refusal(model), "");
+  model.peft = WithPooler().peft;
+  model.peft.target_modules = {"poler"};
+  EXPECT_THAT(refusal(model), HasSubstr("'poler' names no linear layer of a block"));
+  model = WithHead("llama", {"lm_head"});
+  model.peft.method = "loha";
+  EXPECT_THAT(refusal(model), HasSubstr("'lm_head' names no linear layer of a block"));
+}
+
+}  // namespace
+}  // namespace weft::engine
