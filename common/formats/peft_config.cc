@@ -232,7 +232,7 @@ Status AddSaved(const ModelSpec& model, Json& config) {
   return CheckTableStaysTied(model);
 }
 
-// Of a classification peft trains the classifier whole, so that it can have no adapter.
+// In a classification peft trains the classifier whole, so that it can have no adapter.
 std::string TaskOf(const ModelSpec& model) {
   if (HeadOf(model) == "causal_lm") return "CAUSAL_LM";
   if (AdaptableLayers(model, /*adapted=*/true).contains("classifier")) return "";

@@ -38,7 +38,7 @@ ModelSpec Adapted(const std::string& family, const std::vector<std::string>& tar
   return model;
 }
 
-/// Of a decoder whose classifier has a matrix of its own. One of two ranks has more of its rows.
+/// A decoder whose classifier has a matrix of its own. One of two ranks has more of its rows.
 ModelSpec WithHead(const std::string& family = "llama",
                    const std::vector<std::string>& targets = {"lm_head", "q_proj"}) {
   ModelSpec model = Adapted(family, targets);
