@@ -50,9 +50,10 @@ bool HasOwnFolder(const PeftSpec& spec) {
   return spec.method == "houlsby" || spec.method == "pfeiffer" || spec.method == "parallel";
 }
 
-/// Before the names of the network.
+/// Before the names of the network. With virtual tokens peft puts nothing around the network.
 std::string PrefixOf(const PeftSpec& spec) {
-  return std::string(HasOwnFolder(spec) ? "" : kPrefix);
+  if (HasOwnFolder(spec)) return "";
+  return std::string(HasPromptFolder(spec) ? kSharedPrefix : kPrefix);
 }
 
 /// Those of lora, which also has layers outside the blocks.
@@ -319,6 +320,7 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model) {
     const bool prefix = model.peft.method == "prefix";
     const int64_t columns = prefix ? 2 * model.layers * KvWidth(model) : model.width;
     tensors.push_back({kPromptTensorName, "", {model.peft.num_virtual_tokens, columns}, false, {}});
+    AddSavedTensors(model, tensors);
     return tensors;
   }
   for (const ParameterInfo& parameter : ParametersOf(model)) {
@@ -370,7 +372,6 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
                      const WeightBuffer& buffer) {
   const std::string path = JoinPath(folder, AdapterWeightsName(model.peft));
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(env, path));
-  if (HasPromptFolder(model.peft)) return ImportPrompt(file, path, model, buffer);
   KeptRanks kept;
   if (model.peft.method == "adalora") {
     WEFT_ASSIGN_OR_RETURN(const Json config, ReadConfig(env, folder));
@@ -381,6 +382,11 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     tensors.push_back(*table);
   }
   std::set<std::string_view> known;
+  if (HasPromptFolder(model.peft)) {
+    WEFT_RETURN_IF_ERROR(ImportPrompt(file, path, model, buffer));
+    known.insert(kPromptTensorName);
+    tensors.erase(tensors.begin());
+  }
   for (const HuggingFaceTensor& tensor : tensors) {
     known.insert(tensor.name);
     const SafetensorsView* const view = file.Find(tensor.name);
@@ -455,7 +461,8 @@ Status ExportAdapter(Env& env, const std::string& folder, const ModelSpec& model
     if (const auto type = types.find(tensor.name); type != types.end()) entry.type = type->second;
     entry.produce = [&values, &prompt, &kept, tensor,
                      type = entry.type](const ByteSink& sink) -> Status {
-      if (!prompt.values.empty()) return WriteFloats(type, tensor.name, prompt.values, sink);
+      const bool made = tensor.name == kPromptTensorName;
+      if (made) return WriteFloats(type, tensor.name, prompt.values, sink);
       WEFT_ASSIGN_OR_RETURN(const std::span<const float> from, values(tensor));
       WEFT_CHECK(from.size() >= ElementCount(tensor), "too few values for " + tensor.name);
       const std::span<const float> floats = from.first(ElementCount(tensor));

@@ -232,9 +232,11 @@ Status AddSaved(const ModelSpec& model, Json& config) {
   return CheckTableStaysTied(model);
 }
 
-// In a classification peft trains the classifier whole, so that it can have no adapter.
+// In a classification peft trains the classifier whole, so that it can have no adapter. It has no
+// task of masked language models: with virtual tokens it takes them as those that classify tokens.
 std::string TaskOf(const ModelSpec& model) {
   if (HeadOf(model) == "causal_lm") return "CAUSAL_LM";
+  if (HeadOf(model) == "masked_lm" && HasPromptFolder(model.peft)) return "TOKEN_CLS";
   if (AdaptableLayers(model, /*adapted=*/true).contains("classifier")) return "";
   return HeadOf(model) == "classification" && model.family == "bert" ? "SEQ_CLS" : "";
 }
@@ -370,7 +372,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   } else if (IsMergedMethod(model.peft.method)) {
     WEFT_RETURN_IF_ERROR(AddMerged(model, config));
   } else if (HasPromptFolder(model.peft)) {
-    WEFT_ASSIGN_OR_RETURN(config, ConfigOfPrompt(model));
+    config = ConfigOfPrompt(model);
   } else if (TunesNorms(model)) {
     WEFT_RETURN_IF_ERROR(AddNorms(model, config));
   } else if (!IsTokenRowsAlone(model.peft)) {
@@ -383,12 +385,18 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
   config["inference_mode"] = true;
   AddTokenRows(model, config);
   const std::string& method = model.peft.method;
-  if (HasPromptFolder(model.peft) || method == "selective") return config;
-  if (method != "miss" && method != "loha" && method != "lokr") {
+  if (method == "selective") return config;
+  const bool prompt = HasPromptFolder(model.peft);
+  if (!prompt && method != "miss" && method != "loha" && method != "lokr") {
     config["fan_in_fan_out"] = model.family == "gpt2";
   }
   WEFT_RETURN_IF_ERROR(AddSaved(model, config));
   if (!HasBiasField(method)) config.erase("bias");
+  if (prompt) {
+    // Old versions of peft have no such field there.
+    if (config["modules_to_save"].is_null()) config.erase("modules_to_save");
+    return config;
+  }
   AddTargets(model, config);
   if (method == "ia3") config.erase("layers_to_transform");
   return config;

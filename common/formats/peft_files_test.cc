@@ -124,8 +124,9 @@ void WriteAgain(Folder& folder, const std::string& read_from) {
 }
 
 TEST(PeftFiles, TensorsKeepTheTypesOfTheFileThatTheyWereReadFrom) {
-  for (const char* adapter : {"gpt2/lora/trained", "llama/miss/trained", "llama/lokr/trained",
-                              "llama/adalora/start", "llama/prompt/trained"}) {
+  for (const char* adapter :
+       {"gpt2/lora/trained", "llama/miss/trained", "llama/lokr/trained", "llama/adalora/start",
+        "llama/prompt/trained", "bert_classes/prefix/trained"}) {
     for (const SafetensorsType type : {SafetensorsType::kBF16, SafetensorsType::kF16}) {
       SCOPED_TRACE(std::string(adapter) + " " + std::string(SafetensorsTypeName(type)));
       Folder folder(adapter);

@@ -11,6 +11,7 @@
 #include "common/check.h"
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_config.h"
+#include "common/formats/peft_modules.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 
@@ -26,6 +27,7 @@ const std::set<std::string_view>& KnownKeys() {
                                                   "encoder_reparameterization_type",
                                                   "inference_mode",
                                                   "init_weights",
+                                                  "modules_to_save",
                                                   "num_attention_heads",
                                                   "num_layers",
                                                   "num_transformer_submodules",
@@ -136,16 +138,12 @@ Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model) {
                    "which is no number from 1 to " + std::to_string(kMost));
   }
   spec.num_virtual_tokens = count.get<int64_t>();
+  WEFT_RETURN_IF_ERROR(ReadSavedModules(config, model, spec.modules_to_save));
   return spec;
 }
 
-Result<Json> ConfigOfPrompt(const ModelSpec& model) {
+Json ConfigOfPrompt(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
-  if (!spec.modules_to_save.empty()) {
-    return InvalidError(
-        "peft has no modules_to_save with virtual tokens; hint: train without model.peft."
-        "modules_to_save");
-  }
   const bool prefix = spec.method == "prefix";
   Json config;
   config["num_virtual_tokens"] = spec.num_virtual_tokens;
@@ -181,10 +179,6 @@ Status ImportPrompt(const SafetensorsFile& file, const std::string& path, const 
   int64_t columns = 0;
   for (const ParameterInfo& parameter : parameters) columns += parameter.shape[1];
   const int64_t rows = model.peft.num_virtual_tokens;
-  for (const SafetensorsView& view : file.tensors()) {
-    if (view.name == kPromptTensorName) continue;
-    return InvalidError(path + " has a tensor '" + view.name + "', which model.peft does not have");
-  }
   const SafetensorsView* const view = file.Find(kPromptTensorName);
   const std::vector<uint64_t> shape = {static_cast<uint64_t>(rows), static_cast<uint64_t>(columns)};
   if (view == nullptr || view->shape != shape || !IsReadable(view->type)) {

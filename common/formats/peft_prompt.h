@@ -13,7 +13,8 @@
 namespace weft {
 
 // Folders of Hugging Face's peft library with vectors that stand for tokens (PROMPT_TUNING,
-// P_TUNING, PREFIX_TUNING): adapter_model.safetensors has one tensor.
+// P_TUNING, PREFIX_TUNING): adapter_model.safetensors has one tensor, and those of modules that are
+// trained whole.
 
 /// The name of that tensor: [n, width], or of a prefix [n, layers * 2 * width of the keys], for
 /// each layer keys and then values.
@@ -33,9 +34,9 @@ std::vector<ParameterInfo> PromptParameters(const ModelSpec& model);
 Result<PeftSpec> PromptFromConfig(const Json& config, const ModelSpec& model);
 
 /// The adapter_config.json of `model.peft`, without what all methods have.
-Result<Json> ConfigOfPrompt(const ModelSpec& model);
+Json ConfigOfPrompt(const ModelSpec& model);
 
-/// Fills the parameters of prompt, or of prefix without a projection, from the tensors of `file`,
+/// Fills the parameters of prompt, or of prefix without a projection, from that tensor of `file`,
 /// at `path`. As ImportAdapter.
 Status ImportPrompt(const SafetensorsFile& file, const std::string& path, const ModelSpec& model,
                     const WeightBuffer& buffer);

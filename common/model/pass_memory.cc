@@ -65,7 +65,7 @@ int64_t HeadActivations(const MemoryInputs& inputs, const PassSizes& size) {
 StreamBytes StartOfBlocks(const MemoryInputs& inputs, const PassSizes& size) {
   // Without blocks, what the head keeps is the stream itself.
   StreamBytes start{.stream = inputs.shape.spec.layers > 0 ? size.row : 0};
-  if (inputs.shape.embeds && inputs.shape.first_trained_layer == 0) {
+  if (inputs.shape.embeds && inputs.shape.trains_embeddings) {
     start.saved = SavedByEmbeddings(inputs, size);
   }
   return start;

@@ -398,6 +398,16 @@ inline const std::map<const Feature*, Change>& Changes() {
          job.model.untied_classifier = true;
          Lora(job).target_modules = {"lm_head"};
        }},
+      {FeatureOf("peft", 23),
+       [](JobSpec& job) {
+         job.model.peft.method = "prompt";
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+       }},
+      {FeatureOf("peft", 24),
+       [](JobSpec& job) {
+         job.model.peft.method = "prefix";
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+       }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},
       {&kNormFreeInitialization, [](JobSpec& job) { job.model.initialization.method = "t_fixup"; }},
@@ -413,6 +423,11 @@ inline const std::map<const Feature*, Change>& Changes() {
       {&kCausalHead, [](JobSpec& job) { job.model.head = "causal_lm"; }},
       {&kEncoderHead, [](JobSpec& job) { job.model.head = "masked_lm"; }},
       {&kTokenHead, [](JobSpec& job) { job.model.head = "causal_lm"; }},
+      {&kMaskedHead,
+       [](JobSpec& job) {
+         job.model.family = "bert";
+         job.model.head = "masked_lm";
+       }},
       {&kNorms, [](JobSpec& job) { job.model.norm_position = "pre"; }},
       {&kNotPostNorm, [](JobSpec& job) { job.model.norm_position = "pre"; }},
       {&kNotPreNorm, [](JobSpec& job) { job.model.norm_position = "post"; }},

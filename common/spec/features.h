@@ -92,6 +92,7 @@ extern const Feature kVit;
 extern const Feature kCausalHead;
 extern const Feature kEncoderHead;
 extern const Feature kTokenHead;
+extern const Feature kMaskedHead;
 extern const Feature kNorms;
 extern const Feature kNotPostNorm;
 extern const Feature kNotPreNorm;

@@ -159,6 +159,13 @@ const Feature kTokenHead = {.name = "prediction of tokens",
                             .shown = ShownHead,
                             .of_folder = true};
 
+const Feature kMaskedHead = {
+    .name = "masked language modelling",
+    .setting = "model.head masked_lm",
+    .asked = [](const JobSpec& job) { return HeadOf(job.model) == "masked_lm"sv; },
+    .shown = [](const JobSpec& job) { return Shown("model.head", HeadOf(job.model)); },
+    .of_folder = true};
+
 const Feature kNorms = {.name = "norms",
                         .setting = "model.norm_position pre or post",
                         .asked =

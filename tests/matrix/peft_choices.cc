@@ -74,7 +74,10 @@ Choice LoraOfTokens() {
             peft.rank = 4;
             // ViT has no tokens: validation refuses these names there.
             peft.target_modules = {"wte", "c_attn"};
-            if (family == "llama") peft.target_modules = {"embed_tokens", "q_proj"};
+            if (family == "llama") {
+              job.model.untied_classifier = true;
+              peft.target_modules = {"embed_tokens", "q_proj", "lm_head"};
+            }
             if (family == "bert") peft.target_modules = {"word_embeddings", "query"};
           }};
 }

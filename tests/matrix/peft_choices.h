@@ -16,7 +16,7 @@ Choice Dora();
 Choice LoraFrom(const Methods& inits);
 /// Two adapters, each of its half of the sequences and with a rate of its own.
 Choice JointAdapters();
-/// LoRA that adapts the token embedding, too.
+/// LoRA that adapts the token embedding, too, and of llama a classifier of its own.
 Choice LoraOfTokens();
 /// Besides adapters, and of llama besides norms alone.
 Choice TrainedTokens();

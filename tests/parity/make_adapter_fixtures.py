@@ -16,8 +16,8 @@ parallel), in the engine's own folders; and bitfit, which has merged.safetensors
 Of each family there is each method that peft has for it and that the engine trains, except:
   - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
   - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
-  - virtual tokens: the engine has them for gpt2 and llama without a window of attention alone; those
-    of mistral are on its network without the window,
+  - virtual tokens of a vit, whose images are no tokens, and of a mixtral; those of mistral are on its
+    network without the window. Prefixes of bert_mlm: its network takes no keys and values,
   - other methods than lora of mixtral, which the engine has for its attention alone.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
@@ -188,6 +188,19 @@ def add_families():
         "bert_classes": {"lora": LoraConfig(r=2, lora_alpha=4, target_modules=["key"],
                                             task_type="SEQ_CLS")},
     }
+    # peft has no task of masked language models.
+    for family, task in (("bert_classes", "SEQ_CLS"), ("bert_mlm", "TOKEN_CLS")):
+        virtual = {"task_type": task, "num_virtual_tokens": 4}
+        families[family] |= {
+            "prompt": PromptTuningConfig(**virtual),
+            "p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **virtual),
+        }
+        if task == "SEQ_CLS":
+            families[family] |= {
+                "prefix": PrefixTuningConfig(**virtual),
+                "projected_prefix": PrefixTuningConfig(prefix_projection=True,
+                                                       encoder_hidden_size=24, **virtual),
+            }
     for family in ("mistral", "qwen2", "mixtral"):
         families[family]["embedding"] = LoraConfig(r=2, lora_alpha=4,
                                                    target_modules=["embed_tokens", "v_proj"])
@@ -239,8 +252,11 @@ def objective_of_tokens(model, tokens, targets):
     """The loss where some of the logits are those of virtual tokens."""
     if not model.active_peft_config.is_prompt_learning:
         return objective_of(model.get_base_model(), tokens, targets)
-    logits = model(input_ids=tokens).logits[:, -tokens.shape[1]:]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(),
+    inputs = tokens if isinstance(tokens, dict) else {"input_ids": tokens}
+    logits = model(**inputs).logits
+    if logits.dim() == 3:
+        logits = logits[:, -inputs["input_ids"].shape[1]:]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten(),
                                              ignore_index=-1)
 
 

@@ -81,10 +81,10 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       masked_(HeadOf(spec) == "masked_lm"),
       tokens_(RegisterTable(parameters_, spec, "word", spec.vocab_size,
                             ParameterRole::kTokenEmbedding, PaddedVocabulary(spec.vocab_size))),
-      embedding_(&parameters_, tokens_,
-                 RegisterTable(parameters_, spec, "position", spec.context,
-                               ParameterRole::kPositionEmbedding),
-                 precision_.activations),
+      positions_(RegisterTable(parameters_, spec, "position", spec.context,
+                               ParameterRole::kPositionEmbedding)),
+      embedding_(&parameters_, tokens_, positions_, precision_.activations),
+      virtual_tokens_(VirtualTokensOf(spec)),
       types_(&parameters_,
              RegisterTable(parameters_, spec, "token_type", TokenTypes(spec),
                            ParameterRole::kPositionEmbedding),
@@ -120,6 +120,9 @@ Bert::Bert(const ModelSpec& spec, const ModelOptions& options)
       classifier_(&parameters_, RegisterClassifier(parameters_, spec, masked_, tokens_),
                   precision_.classifier),
       head_(Head(parameters_, spec, masked_, &classifier_)) {
+  if (embedding_grafts_.virtual_tokens() != nullptr) {
+    virtual_positions_.emplace(&parameters_, positions_, -1, precision_.activations);
+  }
   head_.Adapt(&parameters_, outer_products(), precision_.classifier);
   SetStarts(spec, parameters_);
   if (!masked_ || spec.untied_classifier) return;
@@ -135,16 +138,22 @@ Status Bert::Pack(Context& context, Repack what) {
   return head_.Pack(context, what);
 }
 
-Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch) const {
-  Tensor types = batch.token_types;
+Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch,
+                          const BlockRows& rows) const {
+  Tensor types = rows.batch.token_types;
   if (!types) {
-    WEFT_ASSIGN_OR_RETURN(types, ZeroIndices(context, batch.count));
+    WEFT_ASSIGN_OR_RETURN(types, ZeroIndices(context, rows.batch.count));
   }
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, 0));
-  WEFT_ASSIGN_OR_RETURN(Value tokens,
-                        embedding_.Forward(context, tape, batch.tokens, batch.positions));
+  const Tensor& positions = rows.extended ? rows.extended->token_positions : batch.positions;
+  WEFT_ASSIGN_OR_RETURN(Value tokens, embedding_.Forward(context, tape, batch.tokens, positions));
   WEFT_ASSIGN_OR_RETURN(
       tokens, embedding_grafts_.ForwardTokens(context, tape, std::move(tokens), batch.tokens));
+  if (rows.token_rows) {
+    WEFT_ASSIGN_OR_RETURN(
+        tokens, PutVirtualTokens(context, tape, tokens, *embedding_grafts_.virtual_tokens(),
+                                 virtual_positions_, 1.0f, *rows.extended));
+  }
   WEFT_ASSIGN_OR_RETURN(Value segments, types_.Forward(context, tape, types));
   WEFT_ASSIGN_OR_RETURN(
       Norm::Output x,
@@ -152,22 +161,22 @@ Result<Value> Bert::Embed(Context& context, Tape& tape, const TokenBatch& batch)
   WEFT_ASSIGN_OR_RETURN(
       Value embedded,
       embedding_grafts_.Forward(GraftPlace::kEmbedding, context, tape, std::move(x.normalized),
-                                {.first_row = batch.first_token}));
+                                {.first_row = rows.batch.first_token}));
   WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, parameters_, 0, embedded.needs_gradient()));
   return embedded;
 }
 
-Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch) const {
-  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch));
-  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), batch));
+Result<Value> Bert::Encode(Context& context, Tape& tape, const TokenBatch& batch,
+                           const BlockRows& rows) const {
+  WEFT_ASSIGN_OR_RETURN(Value x, Embed(context, tape, batch, rows));
+  WEFT_ASSIGN_OR_RETURN(Residual stream, blocks_.Forward(context, tape, std::move(x), rows.batch));
   return Sum(context, tape, stream);
 }
 
 // Only the masked positions reach the vocabulary, which is most of the work.
-Result<Value> Bert::Predict(Context& context, Tape& tape, Value hidden,
-                            const TokenBatch& batch) const {
-  if (batch.target_rows) {
-    WEFT_ASSIGN_OR_RETURN(hidden, GatherRows(context, tape, hidden, batch.target_rows));
+Result<Value> Bert::Predict(Context& context, Tape& tape, Value hidden, const Tensor& rows) const {
+  if (rows) {
+    WEFT_ASSIGN_OR_RETURN(hidden, GatherRows(context, tape, hidden, rows));
   }
   WEFT_ASSIGN_OR_RETURN(Value x, dense_.Forward(context, tape, hidden));
   WEFT_ASSIGN_OR_RETURN(x, Gelu(context, tape, x, kernels::GeluForm::kErf));
@@ -188,10 +197,17 @@ Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
 }
 
 Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
-  WEFT_ASSIGN_OR_RETURN(Value hidden, Encode(context, tape, batch));
+  WEFT_ASSIGN_OR_RETURN(
+      const BlockRows rows,
+      RowsOfBlocks(context, batch,
+                   {.tokens = virtual_tokens_, .context = spec_.context, .once_a_row = true}));
+  WEFT_ASSIGN_OR_RETURN(Value hidden, Encode(context, tape, batch, rows));
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
-  if (masked_) return Predict(context, tape, std::move(hidden), batch);
-  return Pool(context, tape, hidden, batch);
+  if (masked_) {
+    const Tensor& targets = rows.batch.target_rows;
+    return Predict(context, tape, std::move(hidden), targets ? targets : rows.token_rows);
+  }
+  return Pool(context, tape, hidden, rows.batch);
 }
 
 Status Bert::Loss(Context& context, Tape& tape, const TokenBatch& batch,

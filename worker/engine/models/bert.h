@@ -6,12 +6,14 @@
 #include "worker/engine/nn/block_stack.h"
 #include "worker/engine/nn/dropout.h"
 #include "worker/engine/nn/embedding.h"
+#include "worker/engine/nn/virtual_rows.h"
 
 namespace weft::engine {
 
 /// BERT (Devlin et al. 2019, arXiv 1810.04805): tokens, positions and segments, blocks with norms
 /// after the residual sums, and above them either the masked-language-model head or a classifier
-/// over the pooled first token. Parameters have the names of Hugging Face's files.
+/// over the pooled first token, which is a virtual one where there are such rows. Parameters have
+/// the names of Hugging Face's files.
 class Bert : public Model {
  public:
   /// Registers the parameters; the caller allocates them. `spec` has family bert.
@@ -26,11 +28,15 @@ class Bert : public Model {
   Result<Tensor> Logits(Context& context, const TokenBatch& batch) const override;
 
  private:
-  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch) const;
-  Result<Value> Encode(Context& context, Tape& tape, const TokenBatch& batch) const;
+  /// At the rows of the blocks.
+  Result<Value> Embed(Context& context, Tape& tape, const TokenBatch& batch,
+                      const BlockRows& rows) const;
+  Result<Value> Encode(Context& context, Tape& tape, const TokenBatch& batch,
+                       const BlockRows& rows) const;
   /// What the softmax is over: the masked positions, or one row a sequence.
   Result<Value> Features(Context& context, Tape& tape, const TokenBatch& batch) const;
-  Result<Value> Predict(Context& context, Tape& tape, Value hidden, const TokenBatch& batch) const;
+  /// Of `rows` of hidden, or of all where there are none.
+  Result<Value> Predict(Context& context, Tape& tape, Value hidden, const Tensor& rows) const;
   Result<Value> Pool(Context& context, Tape& tape, const Value& hidden,
                      const TokenBatch& batch) const;
 
@@ -39,7 +45,10 @@ class Bert : public Model {
   bool masked_;
   ParameterSet parameters_;
   int64_t tokens_;
+  int64_t positions_;
   Embedding embedding_;
+  VirtualTokenCounts virtual_tokens_;
+  std::optional<Embedding> virtual_positions_;  ///< Of virtual tokens in the blocks.
   Embedding types_;
   Norm embedding_norm_;
   Grafts embedding_grafts_;

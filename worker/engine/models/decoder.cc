@@ -1,8 +1,6 @@
 #include "worker/engine/models/decoder.h"
 
-#include "common/check.h"
 #include "common/model/model_sizes.h"
-#include "worker/engine/autograd/add.h"
 #include "worker/engine/autograd/scale.h"
 #include "worker/engine/nn/initialization.h"
 #include "worker/engine/nn/rows.h"
@@ -231,44 +229,14 @@ Status Decoder::Pack(Context& context, Repack what) {
   return head_->Pack(context, what);
 }
 
-Result<Value> Decoder::PutVirtualTokens(Context& context, Tape& tape, const Value& x,
-                                        const TokenBatch::Extended& extended) const {
-  const VirtualTokens& tokens = *embedding_grafts_.virtual_tokens();
-  WEFT_ASSIGN_OR_RETURN(Value own, tokens.Forward(context, tape));
-  if (virtual_positions_) {
-    // Those of the first run are 0, 1, ...
-    const Tensor positions = extended.batch.positions.Part(0, DType::kI32, {tokens.count()});
-    WEFT_ASSIGN_OR_RETURN(const Value of_positions,
-                          virtual_positions_->Forward(context, tape, positions));
-    WEFT_ASSIGN_OR_RETURN(own, Add(context, tape, own, of_positions));
-  }
-  // All ranks have them: each has its share of the sum, and of their gradient.
-  if (tensor_ != nullptr && tensor_->sequence()) {
-    const float share = 1 / static_cast<float>(tensor_->degree());
-    WEFT_ASSIGN_OR_RETURN(own, Scale(context, tape, std::move(own), share));
-  }
-  WEFT_ASSIGN_OR_RETURN(own, RepeatRows(context, tape, own, extended.runs, 0, spec_.width));
-  return MergeRows(context, tape, x, extended.token_rows, own, extended.added_rows);
-}
-
-Result<Decoder::BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& batch,
-                                           const std::vector<KeyValueCache>* caches) const {
-  const int64_t first_position = virtual_tokens_.Total();
-  BlockRows rows{batch, std::nullopt, Tensor()};
-  if (first_position > 0) {
-    WEFT_CHECK(first_position + batch.length <= spec_.context,
-               "virtual tokens and those of a row fit the positions");
-    // Caches that have something have the virtual tokens.
-    const int64_t added = caches != nullptr && caches->front().length > 0 ? 0 : first_position;
-    const bool in_blocks = virtual_tokens_.in_blocks > 0;
-    WEFT_ASSIGN_OR_RETURN(rows.extended, batch.Extend(context, added, first_position, in_blocks));
-    if (!in_blocks) {
-      rows.batch.attended = std::make_shared<const TokenBatch::Extended>(*rows.extended);
-    } else {
-      rows.batch = rows.extended->batch;
-      if (added > 0) rows.token_rows = rows.extended->token_rows;
-    }
-  }
+Result<BlockRows> Decoder::RowsOf(Context& context, const TokenBatch& batch,
+                                  const std::vector<KeyValueCache>* caches) const {
+  // Caches that have something have the virtual tokens.
+  const bool in_caches = caches != nullptr && caches->front().length > 0;
+  WEFT_ASSIGN_OR_RETURN(
+      BlockRows rows,
+      RowsOfBlocks(context, batch,
+                   {.tokens = virtual_tokens_, .context = spec_.context, .in_caches = in_caches}));
   if (tensor_ != nullptr && tensor_->sequence()) {
     WEFT_RETURN_IF_ERROR(tensor_->CheckRows(rows.batch.count));
   }
@@ -284,17 +252,22 @@ Result<Value> Decoder::Embed(Context& context, Tape& tape, const TokenBatch& bat
   WEFT_ASSIGN_OR_RETURN(x,
                         embedding_grafts_.ForwardTokens(context, tape, std::move(x), batch.tokens));
   const bool puts = embedding_grafts_.virtual_tokens() != nullptr && extended->added_rows;
-  // Where ranks have parts of the rows, virtual tokens are rows of the sum, too.
+  const auto put = [&](float share) {
+    return PutVirtualTokens(context, tape, x, *embedding_grafts_.virtual_tokens(),
+                            virtual_positions_, share, *extended);
+  };
+  // Where ranks have parts of the rows, virtual tokens are rows of the sum, too. All ranks have
+  // them: each has its share of the sum, and of their gradient.
   const bool shards_tokens = tensor_ != nullptr && tensor_->sequence();
   if (puts && shards_tokens) {
-    WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
+    WEFT_ASSIGN_OR_RETURN(x, put(1 / static_cast<float>(tensor_->degree())));
   }
   WEFT_ASSIGN_OR_RETURN(x, ReduceFromTensorParallelRegion(context, tape, tensor_, std::move(x)));
   if (embedding_in_) {
     WEFT_ASSIGN_OR_RETURN(x, embedding_in_->Forward(context, tape, x));
   }
   if (puts && !shards_tokens) {
-    WEFT_ASSIGN_OR_RETURN(x, PutVirtualTokens(context, tape, x, *extended));
+    WEFT_ASSIGN_OR_RETURN(x, put(1.0f));
   }
   const TokenBatch& rows = puts ? extended->batch : batch;
   const int64_t first_row =

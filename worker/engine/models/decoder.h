@@ -11,6 +11,7 @@
 #include "worker/engine/nn/block_stack.h"
 #include "worker/engine/nn/classifier_head.h"
 #include "worker/engine/nn/embedding.h"
+#include "worker/engine/nn/virtual_rows.h"
 
 namespace weft::engine {
 
@@ -54,15 +55,6 @@ class Decoder : public LanguageModel {
  private:
   /// What the head is to predict. Runs the network whose logits it adds, where there is one.
   Result<HeadTargets> TargetsOf(Context& context, const TokenBatch& batch) const;
-  /// The embedded tokens `x` and the virtual tokens, which have positions before theirs.
-  Result<Value> PutVirtualTokens(Context& context, Tape& tape, const Value& x,
-                                 const TokenBatch::Extended& extended) const;
-  /// A batch with the rows that blocks have.
-  struct BlockRows {
-    TokenBatch batch;
-    std::optional<TokenBatch::Extended> extended;  ///< With virtual tokens.
-    Tensor token_rows;  ///< Of tokens among rows of the blocks; none: all are.
-  };
   Result<BlockRows> RowsOf(Context& context, const TokenBatch& batch,
                            const std::vector<KeyValueCache>* caches) const;
   /// What the first block reads, at the rows of `extended` if there is one.

@@ -163,6 +163,12 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   WEFT_RETURN_IF_ERROR(packer.Send(stage, context));
   out.starts_on_host = std::make_shared<const std::vector<int32_t>>(batch.sequence_starts);
   out.positions_on_host = std::make_shared<const std::vector<int32_t>>(batch.positions);
+  if (!batch.token_types.empty()) {
+    out.types_on_host = std::make_shared<const std::vector<int32_t>>(batch.token_types);
+  }
+  if (!batch.target_rows.empty()) {
+    out.target_rows_on_host = std::make_shared<const std::vector<int32_t>>(batch.target_rows);
+  }
   out.sequence_indices = batch.sequence_indices;
   out.sequences = batch.sequences;
   out.length = batch.length;
@@ -173,28 +179,43 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   return out;
 }
 
-Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, int64_t added,
-                                                int64_t first_position, bool ordered) const {
+Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, const AddedRows& rows) const {
   std::vector<int32_t> starts, positions_of_rows, positions_of_tokens, token_rows, added_rows;
+  std::vector<int32_t> types, first_of_sequences, rows_of_targets;
   const auto row = [&] { return static_cast<int32_t>(positions_of_rows.size()); };
+  Extended extended;
   for (size_t run = 0; run + 1 < starts_on_host->size(); ++run) {
     starts.push_back(row());
-    for (int64_t i = 0; i < added; ++i) {
-      added_rows.push_back(row());
-      positions_of_rows.push_back(ordered ? static_cast<int32_t>(i) : 0);
+    const bool begins_row = (*starts_on_host)[run] % length == 0;
+    if (begins_row && first_rows) first_of_sequences.push_back(row());
+    if (begins_row || !rows.once_a_row) {
+      ++extended.runs;
+      for (int64_t i = 0; i < rows.count; ++i) {
+        added_rows.push_back(row());
+        positions_of_rows.push_back(rows.ordered ? static_cast<int32_t>(i) : 0);
+      }
     }
+    if (types_on_host != nullptr) types.resize(positions_of_rows.size());
     for (int32_t token = (*starts_on_host)[run]; token < (*starts_on_host)[run + 1]; ++token) {
+      const auto at = static_cast<size_t>(token);
       token_rows.push_back(row());
-      positions_of_tokens.push_back((*positions_on_host)[static_cast<size_t>(token)] +
-                                    static_cast<int32_t>(first_position));
+      positions_of_tokens.push_back((*positions_on_host)[at] +
+                                    static_cast<int32_t>(rows.first_position));
       positions_of_rows.push_back(positions_of_tokens.back());
+      if (types_on_host != nullptr) types.push_back((*types_on_host)[at]);
     }
   }
   starts.push_back(row());
-  Extended extended;
-  extended.runs = std::ssize(starts) - 1;
   TokenBatch& out = extended.batch;
   BatchPacker packer;
+  if (target_rows_on_host != nullptr) {
+    for (const int32_t token : *target_rows_on_host) {
+      rows_of_targets.push_back(token_rows[static_cast<size_t>(token)]);
+    }
+  }
+  packer.Add(&out.target_rows, rows_of_targets);
+  packer.Add(&out.token_types, types);
+  packer.Add(&out.first_rows, first_of_sequences);
   packer.Add(&out.sequence_starts, starts);
   packer.Add(&out.positions, positions_of_rows);
   packer.Add(&extended.token_rows, token_rows);
@@ -207,9 +228,9 @@ Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, int64_t added,
   out.positions_on_host =
       std::make_shared<const std::vector<int32_t>>(std::move(positions_of_rows));
   out.sequences = sequences;
-  out.length = length + added;
+  out.length = length + rows.count;
   out.first_sequence = first_sequence;
-  out.first_token = first_token + first_sequence * added;
+  out.first_token = first_token + first_sequence * rows.count;
   out.real_tokens = out.count;
   return extended;
 }

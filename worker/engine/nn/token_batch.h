@@ -47,6 +47,9 @@ struct TokenBatch {
   /// What sequence_starts and positions hold, for the host.
   std::shared_ptr<const std::vector<int32_t>> starts_on_host;
   std::shared_ptr<const std::vector<int32_t>> positions_on_host;
+  /// The same of token_types and target_rows; or null.
+  std::shared_ptr<const std::vector<int32_t>> types_on_host;
+  std::shared_ptr<const std::vector<int32_t>> target_rows_on_host;
   std::vector<int32_t> sequence_indices;  ///< As Batch has them.
   int64_t sequences = 0;
   int64_t length = 0;          ///< Tokens per row.
@@ -60,11 +63,15 @@ struct TokenBatch {
   struct Extended;
   /// The rows that attention is over, where they are more than those of the blocks; or none.
   std::shared_ptr<const Extended> attended;
-  /// Adds `count` rows before each run of sequence_starts, for vectors that stand for tokens. The
-  /// positions of tokens are those that they have and `first_position`; of the other rows 0, 1, ...
-  /// in their order where they are `ordered`, else 0.
-  Result<Extended> Extend(Context& context, int64_t count, int64_t first_position,
-                          bool ordered) const;
+  /// Rows for vectors that stand for tokens.
+  struct AddedRows {
+    int64_t count = 0;           ///< Before each run of sequence_starts.
+    int64_t first_position = 0;  ///< Added to the positions of tokens.
+    bool ordered = false;        ///< Their own positions are 0, 1, ... in their order; else 0.
+    bool once_a_row = false;     ///< Before the first run of each row alone: padding has none.
+  };
+  /// Adds them. Their token type is 0.
+  Result<Extended> Extend(Context& context, const AddedRows& rows) const;
 
   struct Picked;
   /// Some of its sequences, ascending, as blocks read them: without tokens, targets or dropout
@@ -81,7 +88,9 @@ struct TokenBatch {
 
 /// A batch with more rows.
 struct TokenBatch::Extended {
-  TokenBatch batch;        ///< As blocks or attention read it: without tokens and targets.
+  /// As blocks or attention read it, and with the rows that heads of encoders read: without tokens,
+  /// targets and labels.
+  TokenBatch batch;
   Tensor token_rows;       ///< [count of the tokens] i32, which of its rows these are,
   Tensor added_rows;       ///< and [batch.count - that] the others; none: there are none.
   Tensor token_positions;  ///< [count of the tokens] i32

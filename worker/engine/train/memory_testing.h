@@ -42,17 +42,16 @@ inline void ExpectNear(const char* name, int64_t promised, int64_t taken) {
 
 inline std::unique_ptr<BatchSource> BatchesFor(const ModelSpec& model) {
   if (model.family == "vit") return std::make_unique<NoiseImages>(model);
+  const int64_t length = model.context - VirtualTokensOf(model).Total();
   if (HeadOf(model) == "classification") {
-    return std::make_unique<RandomLabelled>(model.vocab_size, model.context, model.classes);
+    return std::make_unique<RandomLabelled>(model.vocab_size, length, model.classes);
   }
   if (HeadOf(model) == "masked_lm") {
-    return std::make_unique<RandomMasked>(model.vocab_size, model.context,
-                                          MaskingSpec().probability);
+    return std::make_unique<RandomMasked>(model.vocab_size, length, MaskingSpec().probability);
   }
   std::vector<std::unique_ptr<BatchSource>> sources;
   for (size_t part = 0; part < std::max<size_t>(model.peft.adapters.size(), 1); ++part) {
-    sources.push_back(std::make_unique<RandomTokens>(
-        model.vocab_size, model.context - VirtualTokensOf(model).Total()));
+    sources.push_back(std::make_unique<RandomTokens>(model.vocab_size, length));
   }
   if (sources.size() == 1) return std::move(sources.front());
   return std::make_unique<JointBatches>(std::move(sources), JointBatches::AtEnd::kNone);

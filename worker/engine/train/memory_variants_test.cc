@@ -190,6 +190,21 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "prefix";
          m.peft.num_virtual_tokens = 64;
        }},
+      {"prompt of a bert",
+       [](ModelSpec& m) {
+         m.family = "bert";
+         m.peft.method = "prompt";
+         m.peft.num_virtual_tokens = 4;
+       }},
+      {"prefix of a classification",
+       [](ModelSpec& m) {
+         m.family = "bert";
+         m.head = "classification";
+         m.classes = 5;
+         m.peft.method = "prefix";
+         m.peft.num_virtual_tokens = 4;
+         m.peft.modules_to_save = {"classifier"};
+       }},
       // The rate is so small that no branch is skipped here.
       {"divided branches", [](ModelSpec& m) { m.stochastic_depth.rate = 0.01; }},
       {"frozen embedding", [](ModelSpec& m) { m.freeze = {"transformer.w*"}; }},

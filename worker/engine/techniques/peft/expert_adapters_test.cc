@@ -102,8 +102,7 @@ TEST(ExpertAdapters, NameWhatDoesNotFit) {
   model = AdaptedMixture({"all-linear"});
   model.peft.modules_to_save = {"*.experts.0.*"};
   EXPECT_THAT(refusal(model), HasSubstr("all experts of a layer in model.peft.modules_to_save"));
-  EXPECT_THAT(refusal(AdaptedMixture({"gate"})),
-              HasSubstr("'gate' names no linear layer of a block"));
+  EXPECT_THAT(refusal(AdaptedMixture({"gate"})), HasSubstr("'gate' names no linear layer; hint: "));
   model = AdaptedMixture();
   model.peft.use_dora = true;
   EXPECT_THAT(

@@ -272,7 +272,7 @@ TEST(OuterAdapters, NameWhatDoesNotFit) {
   EXPECT_EQ(refusal(model), "");
   model.peft = WithPooler().peft;
   model.peft.target_modules = {"poler"};
-  EXPECT_THAT(refusal(model), HasSubstr("'poler' names no linear layer of a block"));
+  EXPECT_THAT(refusal(model), HasSubstr("'poler' names no linear layer; hint: "));
   model = WithHead("llama", {"lm_head"});
   model.peft.method = "loha";
   EXPECT_THAT(refusal(model), HasSubstr("'lm_head' names no linear layer of a block"));

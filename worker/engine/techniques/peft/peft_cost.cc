@@ -60,10 +60,14 @@ std::string UnevenSaved(const ModelSpec& model) {
       model, [&](const std::string& parameter) { return IsSavedWhole(model, parameter); });
 }
 
+/// The field that names the targets.
+std::string TargetsOf(const JobSpec& job) {
+  return job.model.peft.target_regex.empty() ? "model.peft.target_modules"
+                                             : "model.peft.target_regex";
+}
+
 std::string ShownOuter(const JobSpec& job) {
-  return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
-                                                         : "model.peft.target_regex") +
-         " with " + OuterTarget(job.model);
+  return TargetsOf(job) + " with " + OuterTarget(job.model);
 }
 
 const Feature kSettings[] = {
@@ -186,12 +190,7 @@ const Feature kSettings[] = {
     {.name = "adapters of experts",
      .setting = "model.peft.target_modules with experts",
      .asked = [](const JobSpec& job) { return HasExpertAdapters(job.model); },
-     .shown =
-         [](const JobSpec& job) {
-           return std::string(job.model.peft.target_regex.empty() ? "model.peft.target_modules"
-                                                                  : "model.peft.target_regex") +
-                  " with experts";
-         },
+     .shown = [](const JobSpec& job) { return TargetsOf(job) + " with experts"; },
      .of_folder = true},
     {.name = "bottlenecks after sub-layers",
      .setting = "model.peft.method houlsby, pfeiffer or parallel",
@@ -207,6 +206,18 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return AdaptsClassifier(job.model); },
      .shown = ShownOuter,
      .of_folder = true},
+    {.name = "virtual tokens of gpt2 and llama",
+     .setting = "model.peft.method prompt, p_tuning or prefix with model.family gpt2 or llama",
+     .asked =
+         [](const JobSpec& job) {
+           return HasVirtualTokens(job.model.peft) && !kEncoder.asked(job);
+         },
+     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; },
+     .of_folder = true},
+    {.name = "prefixes",
+     .setting = "model.peft.method prefix",
+     .asked = [](const JobSpec& job) { return job.model.peft.method == "prefix"; },
+     .shown = MethodOf},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -231,6 +242,8 @@ const Feature& kAdaptsExperts = kSettings[19];
 const Feature& kBottlenecks = kSettings[20];
 const Feature& kAdaptsOuter = kSettings[21];
 const Feature& kAdaptsClassifier = kSettings[22];
+const Feature& kVirtualTokensOfDecoder = kSettings[23];
+const Feature& kPrefixes = kSettings[24];
 
 constexpr std::string_view kNotOfFusedExperts =
     "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
@@ -315,10 +328,8 @@ std::vector<Refusal> Rows() {
        "each document of a row has its own, and no prediction of memory counts them",
        "data.mask_documents false"},
       {&kVirtualTokens, &kExperts, kDenseLayersAlone, "model.peft.method lora"},
-      {&kVirtualTokens, &kNoConcatenation, "memory is predicted for a sequence a row",
-       "data.batching concatenate"},
-      {&kVirtualTokens, &kEncoder, "virtual tokens are made for gpt2 and llama alone",
-       "model.family gpt2 or llama"},
+      {&kVirtualTokens, &kVit, "peft puts virtual tokens before those of texts alone",
+       "model.family gpt2, llama or bert"},
       {&kVirtualTokens, &kSlidingWindow, "a window leaves virtual tokens behind",
        "model.sliding_window 0"},
       {&kVirtualTokens, &kEmbeddingWidth,
@@ -329,6 +340,12 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
+  rows.push_back({&kVirtualTokensOfDecoder, &kNoConcatenation,
+                  "padding would have virtual tokens, too, and no prediction of memory counts them",
+                  "data.batching concatenate"});
+  rows.push_back({&kPrefixes, &kMaskedHead,
+                  "masked language models of transformers take no keys and values from outside",
+                  "model.peft.method prompt or p_tuning, or model.head classification"});
   rows.push_back({&kVirtualPositions, &kSequenceParallel,
                   "ranks would have to divide virtual tokens with the others",
                   "resources.sequence_parallel false"});
@@ -429,10 +446,7 @@ class PeftCost : public TechniqueCost {
     return tensors;
   }
   VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) const override {
-    if (!HasVirtualTokens(model.peft)) return {};
-    const int64_t count = model.peft.num_virtual_tokens;
-    return model.peft.method == "prefix" ? VirtualTokenCounts{.in_attention = count}
-                                         : VirtualTokenCounts{.in_blocks = count};
+    return CountsOfVirtualTokens(model.peft);
   }
   int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
     return SavedByBottlenecks(model, sub_layer);

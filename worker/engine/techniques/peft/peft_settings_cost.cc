@@ -58,6 +58,11 @@ Status NamesTiedClassifier(const ModelSpec& model, const std::string& field,
                       "or targets without it");
 }
 
+/// What the method can adapt.
+std::string AdaptedKind(const PeftSpec& spec) {
+  return AdaptsOuterLayers(spec) ? "linear layer" : "linear layer of a block";
+}
+
 Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targets,
                     const std::string& field) {
   std::vector<std::string> layers, endings;
@@ -83,7 +88,8 @@ Status CheckTargets(const ModelSpec& model, const std::vector<std::string>& targ
     }
     const std::string nearest = NearestName(target, endings);
     return InvalidError(
-        "model.peft." + field + " '" + target + "' names no linear layer of a block; hint: " +
+        "model.peft." + field + " '" + target + "' names no " + AdaptedKind(model.peft) +
+        "; hint: " +
         (nearest.empty() ? "names are like " + layers.front() : "did you mean '" + nearest + "'?"));
   }
   return OkStatus();
@@ -100,9 +106,8 @@ Status CheckRegex(const ModelSpec& model, const std::string& pattern, const std:
     if (!fits.ok()) return fits.status().WithContext("model.peft." + field);
     if (*fits) return OkStatus();
   }
-  return InvalidError("model.peft." + field + " '" + pattern +
-                      "' describes no linear layer of a block; hint: names are like " +
-                      layers.back());
+  return InvalidError("model.peft." + field + " '" + pattern + "' describes no " +
+                      AdaptedKind(model.peft) + "; hint: names are like " + layers.back());
 }
 
 Status CheckSaved(const ModelSpec& model) {

@@ -314,7 +314,7 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
     return std::string(NewModel(context, model, {}).status().message());
   };
   EXPECT_THAT(refusal(Job({"c_atn"}).model),
-              HasSubstr("'c_atn' names no linear layer of a block; hint: did you mean 'c_attn'?"));
+              HasSubstr("'c_atn' names no linear layer; hint: did you mean 'c_attn'?"));
   ModelSpec model = Job().model;
   model.peft.layers_to_transform = {2};
   EXPECT_THAT(refusal(model), HasSubstr("has 2, and the model has blocks 0 to 1"));
@@ -323,7 +323,7 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal(model), HasSubstr("'lnf' names nothing of the model; hint: did you mean"));
   model = Job({}).model;
   model.peft.target_regex = "c_attn";  // describes whole names
-  EXPECT_THAT(refusal(model), HasSubstr("'c_attn' describes no linear layer of a block; hint: "));
+  EXPECT_THAT(refusal(model), HasSubstr("'c_attn' describes no linear layer; hint: "));
   model.peft.target_regex = "(";
   EXPECT_THAT(refusal(model), HasSubstr("'(' is no regular expression"));
   model = Job().model;

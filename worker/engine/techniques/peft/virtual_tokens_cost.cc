@@ -57,6 +57,12 @@ bool HasVirtualTokens(const PeftSpec& spec) {
   return spec.method == "prompt" || spec.method == "p_tuning" || spec.method == "prefix";
 }
 
+VirtualTokenCounts CountsOfVirtualTokens(const PeftSpec& spec) {
+  if (!HasVirtualTokens(spec)) return {};
+  return spec.method == "prefix" ? VirtualTokenCounts{.in_attention = spec.num_virtual_tokens}
+                                 : VirtualTokenCounts{.in_blocks = spec.num_virtual_tokens};
+}
+
 bool EncodesVirtualTokens(const PeftSpec& spec) {
   return spec.method == "p_tuning" || (spec.method == "prefix" && spec.prefix_projection);
 }

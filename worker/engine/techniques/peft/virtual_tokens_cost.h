@@ -14,6 +14,9 @@ namespace weft {
 /// Whether the method trains vectors that stand for tokens before each sequence.
 bool HasVirtualTokens(const PeftSpec& spec);
 
+/// How many there are, and where.
+VirtualTokenCounts CountsOfVirtualTokens(const PeftSpec& spec);
+
 /// Whether a trained network makes them (p_tuning, and prefix with prefix_projection).
 bool EncodesVirtualTokens(const PeftSpec& spec);
 
