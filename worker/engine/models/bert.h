@@ -35,7 +35,7 @@ class Bert : public Model {
                        const BlockRows& rows) const;
   /// What the softmax is over: the masked positions, or one row a sequence.
   Result<Value> Features(Context& context, Tape& tape, const TokenBatch& batch) const;
-  /// Of `rows` of hidden, or of all where there are none.
+  /// Predicts from `rows` of hidden, or from all where there are none.
   Result<Value> Predict(Context& context, Tape& tape, Value hidden, const Tensor& rows) const;
   Result<Value> Pool(Context& context, Tape& tape, const Value& hidden,
                      const TokenBatch& batch) const;
