@@ -213,10 +213,10 @@ class Walk {
     int64_t streams = 0;
     if (b_.shifted) {
       streams = live.delta == 0 ? b_.row : 2 * b_.row;
-    } else if (live.delta == 0) {
-      // The stream is the first thing that the block keeps.
+    } else if (live.delta == 0 && (b_.keeps_input || live.input_is_saved)) {
+      // The stream is the first thing that the block keeps, or is kept already.
       live.stream = 0;
-      if (live.input_is_saved) live.saved -= b_.row;
+      if (b_.keeps_input && live.input_is_saved) live.saved -= b_.row;
     }
     const int64_t before = live.saved;
     live.saved += b_.plain.saved;

@@ -32,6 +32,7 @@ struct BlockBytes {
   int64_t unsaved = 0;    ///< Of what a block does not save, what lives until its MLP is done.
   int64_t after_mlp = 0;  ///< Rows after the MLP next to the input, where nothing is saved.
   bool post_norm = false;
+  bool keeps_input = true;  ///< A block keeps the stream that it reads: a product of it is trained.
   bool compressed = false;  ///< What a block keeps is not what it computes with.
   bool shifted = false;     ///< Keeps a shifted copy of the stream besides the stream itself.
   int64_t untrained = 0;    ///< The first blocks, which have no backward pass.

@@ -92,10 +92,9 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
     slots.push_back({statistics, NormStatistics(model), false});
     if (read) slots.push_back({result, c / rows, true, false, true});
   };
-  // What a frozen product reads nothing reads again; with post-norm it is the stream.
-  const bool post = NormPositionOf(model) == "post";
+  // What a frozen product reads nothing reads again.
   const TrainedProducts& trained = shape.trained_products;
-  add_norm(kResidual1, kNorm1Statistics, kNorm1, post || trained.qkv);
+  add_norm(kResidual1, kNorm1Statistics, kNorm1, trained.qkv);
   slots.push_back({kQueriesKeysValues, QkvWidth(model) / ranks, true, true});
   slots.push_back({kAttention, QueryWidth(model) / ranks, true, true, true});
   slots.push_back({kLogSumExp, model.heads / ranks, false, true});
@@ -106,7 +105,7 @@ std::vector<SavedTensorSlot> BlockSavedTensors(const ModelShape& shape) {
   add_grafts(kAttentionGrafts, SubLayer::kAttention);
   const bool scaled = BranchScalingOf(model) != BranchScaling::kNone;
   if (scaled) slots.push_back({kBranch1, c, true});
-  add_norm(kResidual2, kNorm2Statistics, kNorm2, post || ReadsNorm2(shape));
+  add_norm(kResidual2, kNorm2Statistics, kNorm2, ReadsNorm2(shape));
   if (model.experts > 0) {
     const int64_t expert_rows = shape.ExpertRows();
     slots.push_back({kRoute, RouteNumbers(model), false});
@@ -170,9 +169,12 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     return sum;
   };
   bytes.plain = kept(0);
-  const bool pre = NormPositionOf(model) == "pre";
-  if (pre && !inputs.shape.trained_products.qkv) bytes.plain.recompute_input = size.row;
-  if (pre && !ReadsNorm2(inputs.shape)) bytes.unsaved = size.row;
+  if (NormPositionOf(model) != "none") {
+    const bool reads_input = inputs.shape.trained_products.qkv;
+    bytes.keeps_input = reads_input || !bytes.post_norm;
+    if (!reads_input) bytes.plain.recompute_input = size.row;
+    if (!ReadsNorm2(inputs.shape)) bytes.unsaved = size.row;
+  }
   // What a graft makes besides the MLP's result, and the sum of both; a graft that reads that
   // result has saved it.
   if (SavedByGrafts(model, SubLayer::kMlp) > 0) {

@@ -166,6 +166,7 @@ class ServiceTest : public testing::Test {
     spec.name = "job";
     spec.data.train = {"/data/a"};
     spec.resources.ranks = ranks;
+    if (ranks > 0) spec.train.global_batch = 8 * ranks;
     spec.resources.try_plans = try_plans;
     spec.model.import_path = spec.data.tokenizer.path = import_path;
     std::promise<Result<SubmitResult>> promise;

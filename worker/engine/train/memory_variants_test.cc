@@ -190,6 +190,11 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.method = "prefix";
          m.peft.num_virtual_tokens = 64;
        }},
+      {"lora of a bert",
+       [](ModelSpec& m) {
+         m.family = "bert";
+         m.peft.method = "lora";
+       }},
       {"prompt of a bert",
        [](ModelSpec& m) {
          m.family = "bert";
