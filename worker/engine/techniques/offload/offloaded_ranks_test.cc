@@ -379,6 +379,10 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
            {std::pair("host", "none"), std::pair("host", "host"), std::pair("nvme", "none"),
             std::pair("nvme", "nvme")}) {
         const bool in_file = parameters == std::string("nvme");
+        // Four ranks with half of the choices: with every stage, and with every place.
+        const int64_t choice = (optimizer == std::string("nvme") ? 1 : 0) +
+                               (parameters != std::string("none") ? 1 : 0);
+        if (ranks > 2 && (stage + choice) % 2 == 1) continue;
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) +
                      " ranks, optimizer " + optimizer + ", parameters " + parameters);
         RunConfig way = {ranks, stage, "fp32", 2};
