@@ -66,6 +66,20 @@ std::vector<testing::OpCase> AttentionCases() {
   return cases;
 }
 
+// The same of products: where the host executes all threads, those of f16 have the small sizes
+// alone.
+std::vector<testing::OpCase> LinearCases() {
+  std::vector<testing::OpCase> cases = testing::LinearCases();
+  std::erase_if(cases, [](const testing::OpCase& op_case) {
+    const std::string& name = op_case.name;
+    const bool large = name.find("/1030x") != std::string::npos ||
+                       name.find("/4103x") != std::string::npos ||
+                       name.find("x1120/") != std::string::npos;
+    return kHostExecution && large && name.find("/f16") != std::string::npos;
+  });
+  return cases;
+}
+
 TEST_F(KernelsOnCuda, Activation) {
   EXPECT_EQ(Failures(testing::ActivationCases()), "");
 }
@@ -221,7 +235,7 @@ TEST_F(KernelsOnCuda, LayerNorm) {
   EXPECT_EQ(Failures(testing::LayerNormCases()), "");
 }
 TEST_F(KernelsOnCuda, Linear) {
-  EXPECT_EQ(Failures(testing::LinearCases()), "");
+  EXPECT_EQ(Failures(LinearCases()), "");
 }
 TEST_F(KernelsOnCuda, LinearFp8) {
   const cuda::DeviceLimits& limits = state_->limits();

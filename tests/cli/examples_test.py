@@ -16,6 +16,7 @@ from weft_cluster import Cluster
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WEFT = pathlib.Path(os.environ["WEFT_BIN"]) / "weft"
 STEPS = 12
+FEW_STEPS = 8  # of killed jobs that do the same in all steps, or in one half
 # Jobs that are killed: the step of the checkpoint that they go on from, which is in the middle of what
 # the technique does, and fields by which it does all that within STEPS.
 KILLED = {
@@ -26,20 +27,20 @@ KILLED = {
     "sparse24_fine_tuning": (3, {"mask_interval": 2}),
     "sparse24_lazy_adapters": (6, {"adapter_share": 0.7}),
     "pruning": (5, {"interval": 2}),
-    "pruning_at_start": (3, {}),
+    "pruning_at_start": (3, {"steps": FEW_STEPS}),
     "lottery_ticket": (7, {}),
     "early_bird": (5, {"interval": 3}),
-    "low_rank_core": (5, {}),
-    "structured_matrices": (3, {}),
-    "pixelfly": (3, {}),
-    "stochastic_depth": (5, {}),
-    "layer_drop": (5, {}),
+    "low_rank_core": (5, {"steps": FEW_STEPS}),
+    "structured_matrices": (3, {"steps": FEW_STEPS}),
+    "pixelfly": (3, {"steps": FEW_STEPS}),
+    "stochastic_depth": (5, {"steps": FEW_STEPS}),
+    "layer_drop": (5, {"steps": FEW_STEPS}),
     "progressive_layer_dropping": (5, {"gamma": 4}),
     "sequence_warmup": (3, {"sequence_warmup_steps": 8}),
-    "nested_model": (3, {}),
-    "value_learning": (3, {}),
-    "over_parameterized": (3, {}),
-    "reparameterized_branches": (3, {}),
+    "nested_model": (3, {"steps": FEW_STEPS}),
+    "value_learning": (3, {"steps": FEW_STEPS}),
+    "over_parameterized": (3, {"steps": FEW_STEPS}),
+    "reparameterized_branches": (3, {"steps": FEW_STEPS}),
 }
 CHAT_RECORD = ROOT / "tests/parity/testdata/chat_example_checked.json"
 CHAT_HINT = "run tests/parity/check_chat_example.py and commit its record"

@@ -371,6 +371,11 @@ class Accounting : public ::testing::TestWithParam<RunConfig> {
   static void ExpectNear(const char* what, double measured, double counted) {
     EXPECT_NEAR(measured, counted, kShare * counted) << what;
   }
+  /// Of each axis, as each rank has counted them.
+  void ExpectBytesOfTheFormulas() const;
+  /// Where a technique has some, as each rank has measured it.
+  void ExpectMemoryOfTheFormulas() const;
+  void ExpectTimeIsHiddenOrExposed() const;
 
   std::string root_;
   JobSpec job_;
@@ -381,7 +386,7 @@ class Accounting : public ::testing::TestWithParam<RunConfig> {
   double stream_ = 0;   ///< Bytes of the residual stream of a pass.
 };
 
-TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
+void Accounting::ExpectBytesOfTheFormulas() const {
   const RunConfig& way = GetParam();
   for (size_t rank = 0; rank < training_.ranks.size(); ++rank) {
     SCOPED_TRACE(rank);
@@ -513,7 +518,7 @@ TEST_P(Accounting, BytesOfEachAxisAreThoseOfTheFormulas) {
   }
 }
 
-TEST_P(Accounting, MemoryOfTechniquesIsThatOfTheFormulas) {
+void Accounting::ExpectMemoryOfTheFormulas() const {
   const bool adapts = !GetParam().peft.empty() && GetParam().pipeline == 1;
   if (GetParam().structured == "none" && !adapts && !GetParam().added) return;
   const MemoryBreakdown predicted = PredictMemory(
@@ -542,7 +547,7 @@ TEST_P(Accounting, MemoryOfTechniquesIsThatOfTheFormulas) {
   }
 }
 
-TEST_P(Accounting, TimeIsHiddenOrExposed) {
+void Accounting::ExpectTimeIsHiddenOrExposed() const {
   for (const trainer::ProgressMessage& rank : training_.ranks) {
     ASSERT_FALSE(rank.collectives.empty());
     for (const CollectiveUse& use : rank.collectives) {
@@ -556,6 +561,13 @@ TEST_P(Accounting, TimeIsHiddenOrExposed) {
     EXPECT_EQ(rank.tiers.host_bytes, 0) << "nothing is offloaded";
     EXPECT_EQ(rank.tiers.stall_seconds, 0);
   }
+}
+
+// All of one training, which takes much longer than to look at what it has counted.
+TEST_P(Accounting, BytesAndMemoryAreThoseOfTheFormulasAndTimeIsHiddenOrExposed) {
+  ExpectBytesOfTheFormulas();
+  ExpectMemoryOfTheFormulas();
+  ExpectTimeIsHiddenOrExposed();
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, Accounting, ::testing::ValuesIn(RunConfigs()),

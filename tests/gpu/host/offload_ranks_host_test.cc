@@ -134,6 +134,9 @@ TEST(OffloadOfRanksOnHostExecution, TakesOfEachTierWhatIsPredicted) {
     for (const int64_t zero_stage : {0, 1, 2, 3}) {
       for (const char* precision : {"fp32", "bf16"}) {
         for (const bool all : {false, true}) {
+          // Four ranks with half of the choices, each with both of every other one.
+          const bool bf16 = PrecisionOf(precision).products == DType::kBF16;
+          if (data > 2 && (zero_stage + (bf16 ? 1 : 0) + (all ? 1 : 0)) % 2 == 1) continue;
           SCOPED_TRACE(std::string(precision) + ", stage " + std::to_string(zero_stage) + ", " +
                        std::to_string(data) + (all ? " ranks, all" : " ranks"));
           MeshCase c = LargerCase(precision, data, zero_stage);

@@ -138,7 +138,8 @@ TEST(Gpt2Test, PackedDocumentsAreLikeDocumentsAlone) {
   run.Differentiate(one);
   std::vector<float> gradients = run.Gradients();
   run.Differentiate(other);
-  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] += run.Gradients()[i];
+  const std::vector<float> of_other = run.Gradients();
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] += of_other[i];
   run.Differentiate(packed);
   EXPECT_LT(MaxDifference(run.Gradients(), gradients), 1e-4);
 

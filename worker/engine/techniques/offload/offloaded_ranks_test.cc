@@ -161,11 +161,12 @@ TEST(OffloadedRanks, HaveTheBitsOfRanksWithoutItInEveryStageAndPrecision) {
         JobSpec job = TinyJob(6);
         job.train.log_every_steps = 2;
         job.train.loss_scaling.initial = 0x1p24;  // overflows at first
+        const int steps = PrecisionOf(precision).loss_scaling ? 6 : 3;
         RunConfig way = {2, stage, precision, accumulation};
-        const Outcome plain = Train(job, way, false, 6);
-        ExpectSame(Train(job, way, true, 6), plain);
+        const Outcome plain = Train(job, way, false, steps);
+        ExpectSame(Train(job, way, true, steps), plain);
         way.optimizer = "nvme";
-        if (accumulation == 1) ExpectSame(Train(job, way, true, 6), plain);
+        if (accumulation == 1) ExpectSame(Train(job, way, true, steps), plain);
       }
     }
   }
@@ -378,6 +379,10 @@ TEST(OffloadedRanks, TakeOfEachTierWhatTheModelSays) {
            {std::pair("host", "none"), std::pair("host", "host"), std::pair("nvme", "none"),
             std::pair("nvme", "nvme")}) {
         const bool in_file = parameters == std::string("nvme");
+        // Four ranks with half of the choices: with every stage, and with every place.
+        const int64_t choice = (optimizer == std::string("nvme") ? 1 : 0) +
+                               (parameters != std::string("none") ? 1 : 0);
+        if (ranks > 2 && (stage + choice) % 2 == 1) continue;
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + std::to_string(ranks) +
                      " ranks, optimizer " + optimizer + ", parameters " + parameters);
         RunConfig way = {ranks, stage, "fp32", 2};

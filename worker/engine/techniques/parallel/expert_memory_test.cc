@@ -65,6 +65,12 @@ MeshCase EvenCaseOf(const ExpertRunConfig& config, int64_t layers = 3) {
   MeshCase c = CaseOf(config, model);
   c.job.train.steps = 2;
   c.job.train.log_every_steps = 10;
+  if (config.cut.empty()) {
+    c.job.train.eval_sequences = config.ranks;
+    // The first micro-batch of a step and one that adds to it: stages alone have more at a time.
+    c.plan.accumulation_steps = std::min<int64_t>(c.plan.accumulation_steps, 2);
+    c.job.train.global_batch = config.ranks * c.plan.accumulation_steps;
+  }
   return c;
 }
 

@@ -263,7 +263,7 @@ void ExpectFollows(const Case& c, const std::vector<Outcome>& ranks, const Outco
       << "every parameter somewhere";
 }
 
-/// What the stages send each other in the ten steps, and how many micro-batches they keep.
+/// What the stages send each other in all steps, and how many micro-batches they keep.
 void ExpectAsPlanned(const Case& c, const std::vector<Outcome>& ranks) {
   auto schedule = NamedSchedule(c.schedule, c.pipeline(), c.chunks, kBatch / c.data);
   ASSERT_TRUE(schedule.ok());

@@ -283,7 +283,7 @@ TEST(JointAdaptersTest, RanksFollowOne) {
   };
   for (const char* family : {"gpt2", "llama"}) {
     MeshCase c{Job(family), TinyPlan("fp32", kAdapters, 4)};
-    c.job.train.steps = 4;
+    c.job.train.steps = 3;
     c.job.train.log_every_steps = 2;
     c.job.train.gradient_clip_norm = 0.02;
     c.job.model.layers = 4;

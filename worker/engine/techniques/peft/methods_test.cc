@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -277,18 +278,21 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
                        spec.target_modules = {"all-linear"};
                        spec.modules_to_save = {"*.bias"};
                      }});
-  for (const Method& method : methods) {
-    for (const char* family : {"gpt2", "llama"}) {
-      MeshCase c{JobOf(method, family), TinyPlan("fp32", 2, 2)};
+  for (size_t i = 0; i < methods.size(); ++i) {
+    for (const bool llama : {false, true}) {
+      const std::string family = llama ? "llama" : "gpt2";
+      MeshCase c{JobOf(methods[i], family), TinyPlan("fp32", 2, 2)};
       c.job.train.steps = 4;
       c.job.train.log_every_steps = 2;
       c.job.optimizer.learning_rate = 3e-3;
       c.plan.bucket_bytes = 4000;
       const MeshOutcome whole = TrainOnMesh(c).front();
-      for (const auto& way : ways) {
-        SCOPED_TRACE(std::string(method.name) + ", " + family + ", " + way.name);
+      // Every mesh has every method in one of the families, which has the next mesh in the other.
+      const size_t first = (i + (llama ? 1 : 0)) % 2;
+      for (size_t way = first; way < std::size(ways); way += 2) {
+        SCOPED_TRACE(std::string(methods[i].name) + ", " + family + ", " + ways[way].name);
         MeshCase meshes = c;
-        way.change(meshes.plan);
+        ways[way].change(meshes.plan);
         meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
         ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
       }

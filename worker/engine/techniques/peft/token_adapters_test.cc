@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -290,19 +291,23 @@ TEST(TokenAdaptersTest, MeshesFollowOneRank) {
          plan.zero_stage = 3;
        }},
   };
-  for (const Case& c : Cases()) {
+  const std::vector<Case> cases = Cases();
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Case& c = cases[i];
     if (c.model.family == "bert") continue;
     MeshCase one{JobOf(c), TinyPlan("fp32", 2, 4)};
     one.job.model.layers = 4;
     one.job.train.global_batch = 8;
-    one.job.train.steps = 4;
+    one.job.train.steps = 3;
     one.job.train.log_every_steps = 2;
     one.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(one).front();
-    for (const auto& way : ways) {
-      SCOPED_TRACE(c.name + " " + way.name);
+    // Every mesh has every adapter with both kinds of classifiers, each in one of the families.
+    const size_t first = (i + (c.model.family == "llama" ? 1 : 0)) % 2;
+    for (size_t way = first; way < std::size(ways); way += 2) {
+      SCOPED_TRACE(c.name + " " + ways[way].name);
       MeshCase meshes = one;
-      way.change(meshes.plan);
+      ways[way].change(meshes.plan);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
       ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
     }
