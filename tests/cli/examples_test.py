@@ -185,7 +185,7 @@ class Examples(ExampleJobs):
         alone, run = self.folder / f"{job.stem}_alone", self.folder / job.stem
         self.weft("train", job, "--run-dir", alone)
         # The first phase has a checkpoint in its middle and one at its end; the next is in the middle of
-        # the second. The phases of pictures are longer, and have more of them.
+        # the second. Phases of image jobs are longer, and have more of them.
         self.kill_at(f"trainer.before_step=crash@{steps[0] + steps[1] * 5 // 6}" if pictures else
                      "checkpoint.after_verify=crash@3", "train", job, "--run-dir", run)
         self.assertTrue((run / "phase-1/summary.json").exists())
