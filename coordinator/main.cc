@@ -54,7 +54,7 @@ struct Options {
   std::string queues;
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
-  double grow_after_seconds = ScaleUpRules().after_seconds;
+  double scale_up_after_seconds = ScaleUpRules().after_seconds;
   double hang_seconds = HangRules().least_seconds;
   double straggler_ratio = StragglerRules().ratio;
   double straggler_seconds = StragglerRules().seconds;
@@ -324,7 +324,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.lease = std::chrono::nanoseconds(std::llround(options.lease_seconds * 1e9));
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
-  service_options.scale_up.after_seconds = options.grow_after_seconds;
+  service_options.scale_up.after_seconds = options.scale_up_after_seconds;
   service_options.hang.least_seconds = options.hang_seconds;
   service_options.straggler = {options.straggler_ratio, options.straggler_seconds};
   service_options.straggler_action =
@@ -418,10 +418,10 @@ int Main(int argc, char** argv) {
       ->envname("WEFT_COORDINATOR_HEARTBEAT_SECONDS")
       ->check(CLI::Range(0.05, 600.0))
       ->capture_default_str();
-  app.add_option("--grow-after-seconds", options.grow_after_seconds,
+  app.add_option("--scale-up-after-seconds", options.scale_up_after_seconds,
                  "A job runs, and a new worker stays, so long before the job gets more ranks; 0: "
                  "no running job does")
-      ->envname("WEFT_COORDINATOR_GROW_AFTER_SECONDS")
+      ->envname("WEFT_COORDINATOR_SCALE_UP_AFTER_SECONDS")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_option(

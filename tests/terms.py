@@ -63,6 +63,7 @@ NAMES = [
     Retired(r"SharerCount", "ShardGroupSize"),
     Retired(r"GrowthRules|FindGrowth|MayGrow|BeforeGrowth|FindWayBack|scheduler/growth",
             "ScaleUpRules, FindScaleUp, MayScaleUp, BeforeScaleUp, FindScaleBack, elastic_resize"),
+    Retired(r"grow_after_seconds|GROW_AFTER_SECONDS|grow-after-seconds", "scale_up_after_seconds"),
     Retired(r"deals_out(?:_rows)?_?|DealOut", "shards_tokens, shards_rows, ScatterTokens"),
     Retired(r"Coded(?:Blocks?|Bytes|ActivationBytes)|coded_(?:blocks?|bytes)|activation_codes",
             "CompressedBlocks, compressed_bytes, compressed_activations"),

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from curves import gpt, sparse  # noqa: E402
+from curves import gpt, relatives, sparse  # noqa: E402
 from curves.runs import (  # noqa: E402
     EXPORTED, MeasurementError, Run, Runner, final_loss, seconds_of, thinned)
 
@@ -82,6 +82,32 @@ class LearningCurves(unittest.TestCase):
         with self.assertRaises(MeasurementError):
             self.runner.run_all([Run("b", run.job, base=Run("c", self.job(kind="unwilling")))])
 
+    def test_a_run_reads_the_exports_of_several(self):
+        def run(layers):
+            inputs = (("small", Run("b", self.job(layers=1))), ("large", Run("c", self.job(layers=layers))))
+            return Run("a", self.job(import_path="large"), inputs=inputs)
+        for _ in range(2):
+            result = self.runner.run_all([run(2)])["a"]
+            self.assertEqual(result["input_losses"], {"small": 2.25, "large": 2.25})
+        self.assertEqual(self.calls.read_text().split(), ["a", "export", "a", "export", "a"])
+        self.assertFalse((self.folder / "runs/a/large").exists())
+        self.runner.run_all([run(3)])
+        self.assertEqual(len(self.calls.read_text().split()), 10)
+
+    def test_relatives_are_shown_next_to_plain_training(self):
+        shown = relatives.Relatives(gpt.CharacterGpt({"train": ["a/train.bin"]}, 65).job, "plays.txt",
+                                    {"train": ["bible.txt"]})
+        result = {"diverged": False, "validation": [[400, 2.0]], "metrics": {
+            relatives.SMALL_LOSS: [[400, 2.5]]}, "summary": {"validation_loss_nats": 2.0, "seconds": 8.0},
+                  "input_losses": {name: 3.0 + i for i, (name, _) in enumerate(shown.value.inputs)}}
+        report = shown.report({run.name: result for run in shown.runs()})
+        rows = {row[0]: row[1:] for row in report.table}
+        self.assertEqual(rows["majority kernels"][:3], ["2.0000", "2.0000 to 2.0000", "1.00"])
+        self.assertEqual(rows["the small one within it"][:3], ["2.5000", "2.5000 to 2.5000", ""])
+        self.assertEqual(rows["small base + V"][0], "5.0000")
+        self.assertEqual(rows["the large base"][0], "7.0000")
+        self.assertEqual(rows["large base + V of the small one"][0], "2.0000")
+
     def test_curves_are_means_of_equal_stretches(self):
         points = [(step, float(step)) for step in range(1, 1001)]
         curve = thinned(points)
@@ -112,6 +138,7 @@ class LearningCurves(unittest.TestCase):
         every = [base] + [kind(base.job) for kind in (
             gpt.Precisions, gpt.ActivationBits, gpt.Optimizers, gpt.Depth)]
         every.append(sparse.Densities(base.job))
+        every.append(relatives.Relatives(base.job, "plays.txt", {"train": ["bible.txt"]}))
         runs = {}
         for run in (run for experiment in every for run in experiment.runs()):
             self.assertRegex(run.name, r"^[a-z0-9][a-z0-9-]*[a-z0-9]$")

@@ -39,6 +39,7 @@ KILLED = {
     "sequence_warmup": (3, {"sequence_warmup_steps": 8}),
     "nested_model": (3, {"steps": FEW_STEPS}),
     "value_learning": (3, {"steps": FEW_STEPS}),
+    "majority_kernels": (3, {"steps": FEW_STEPS}),
     "over_parameterized": (3, {"steps": FEW_STEPS}),
     "reparameterized_branches": (3, {"steps": FEW_STEPS}),
 }
@@ -173,20 +174,32 @@ class Examples(ExampleJobs):
 
     def check_phases(self, job, text):
         """Each phase trains, grows out of the one before and does not lose what that has learnt, also
-        when the second one is killed and goes on."""
+        when the second one is killed and goes on: to the curve of a run that was left alone."""
         pictures = "family: vit" in text  # tiny, and done in seconds
         phases = len(re.findall(r"\bsteps: \d+", text)) - text.count("search:")
         if not pictures:
             text = re.sub(r"\bsteps: \d+", f"steps: {STEPS}", text)
-        job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text))
-        run = self.folder / job.stem
         steps = [int(each) for each in re.findall(r"(?<!search: { )\bsteps: (\d+)", text)]
-        before_step = steps[0] + steps[1] // 2  # of those that the process makes, from 1
-        self.kill_at(f"trainer.before_step=crash@{before_step}", "train", job, "--run-dir", run)
+        middle = steps[1] // 2
+        job.write_text(re.sub(r"warmup_steps: \d+", "warmup_steps: 1", text)
+                       + f"checkpoint: {{ every_steps: {middle} }}\n")
+        alone, run = self.folder / f"{job.stem}_alone", self.folder / job.stem
+        self.weft("train", job, "--run-dir", alone)
+        # The first phase has a checkpoint in its middle and one at its end; the next is in the middle of
+        # the second. Phases of image jobs are longer, and have more of them.
+        self.kill_at(f"trainer.before_step=crash@{steps[0] + steps[1] * 5 // 6}" if pictures else
+                     "checkpoint.after_verify=crash@3", "train", job, "--run-dir", run)
         self.assertTrue((run / "phase-1/summary.json").exists())
         self.assertFalse((run / "summary.json").exists())
         self.weft("train", job, "--run-dir", run)
         self.assertEqual(len(self.losses(run)), steps[-1])
+        for curve in alone.rglob("loss.jsonl"):
+            name = curve.relative_to(alone)
+            self.assertEqual((run / name).read_text(), curve.read_text(), name)
+        if not pictures:
+            second = run / "phase-2" if phases > 2 else run
+            resumed = json.loads((second / "summary.json").read_text())["resumed_from_step"]
+            self.assertEqual(resumed, middle)
         summary = json.loads((run / "summary.json").read_text())["phases"]
         self.assertEqual(len(summary), phases)
         first = self.losses(run / "phase-1")[0]

@@ -19,12 +19,15 @@ EXPORTED = "base"  # in the folder of a run, the model of the run before
 class Run:
     """A job by name; its paths are seen from a folder in RUNS. `may_diverge`: that the training
     breaks off is a result, not a failure. `timed`: its seconds count, so nothing runs meanwhile.
-    `base`: a run whose exported model this one starts from, as EXPORTED in its folder."""
+    `base`: a run whose exported model this one starts from, as EXPORTED in its folder. `inputs`: pairs of
+    a name and a run, whose exported models are folders of these names in its folder; later runs may
+    use the exports of earlier ones."""
     name: str
     job: dict
     may_diverge: bool = False
     timed: bool = False
     base: "Run" = None
+    inputs: tuple = ()
 
     def text(self):
         lines = [f"name: {self.name}"]
@@ -92,6 +95,8 @@ class Runner:
         identity = {"job": run.text(), "data": data_hashes(run.job, folder)}
         if run.base is not None:
             identity["base"] = run.base.text()
+        if run.inputs:
+            identity["inputs"] = [[name, source.text()] for name, source in run.inputs]
         if path.exists():
             result = json.loads(path.read_text())
             if result["identity"] == identity:
@@ -102,8 +107,13 @@ class Runner:
         if run.base is not None:
             before = self.train(run.base, folder, export=folder / EXPORTED)
             result["base_seconds"] = before["summary"]["seconds"]
+        if run.inputs:
+            result["input_losses"] = {
+                name: final_loss(self.train(source, folder, export=folder / name))
+                for name, source in run.inputs}
         result |= self.train(run, folder)
-        shutil.rmtree(folder / EXPORTED, ignore_errors=True)
+        for name in (EXPORTED, *dict(run.inputs)):
+            shutil.rmtree(folder / name, ignore_errors=True)
         path.with_suffix(".new").write_text(json.dumps(result))
         path.with_suffix(".new").rename(path)
         return result

@@ -43,7 +43,7 @@ class SlowTrainer {
   std::string path_ = ::testing::TempDir() + "slow_trainer";
 };
 
-const Environment kGrowSoon{{"WEFT_COORDINATOR_GROW_AFTER_SECONDS", "1"}};
+const Environment kScaleUpSoon{{"WEFT_COORDINATOR_SCALE_UP_AFTER_SECONDS", "1"}};
 
 void AwaitAttempt(Cluster& cluster, const std::string& id, int attempt) {
   EXPECT_TRUE(Eventually([&] { return cluster.Get(id).attempts_size() >= attempt; }, seconds(60)))
@@ -75,9 +75,9 @@ void ExpectUndisturbedCurve(Cluster& cluster, const std::string& id, const v1::J
   }
 }
 
-TEST(Growth, AJobTakesAWorkerThatComes) {
+TEST(ScaleUp, AJobTakesAWorkerThatComes) {
   const SlowTrainer trainer;
-  Cluster cluster({.coordinator = kGrowSoon, .ranks = trainer.environment()});
+  Cluster cluster({.coordinator = kScaleUpSoon, .ranks = trainer.environment()});
   cluster.worker(1).Signal(SIGTERM);
   ASSERT_TRUE(cluster.worker(1).WaitForEnd(seconds(20)));
   const v1::JobSpec spec = cluster.OpenJob("grows", kSteps);
@@ -99,9 +99,9 @@ TEST(Growth, AJobTakesAWorkerThatComes) {
   ExpectUndisturbedCurve(cluster, id, spec);
 }
 
-TEST(Growth, AJobThatShrankGrowsWhenItsWorkerIsBack) {
+TEST(ScaleUp, AJobThatShrankGrowsWhenItsWorkerIsBack) {
   const SlowTrainer trainer;
-  Cluster cluster({.coordinator = kGrowSoon, .ranks = trainer.environment()});
+  Cluster cluster({.coordinator = kScaleUpSoon, .ranks = trainer.environment()});
   const v1::JobSpec spec = cluster.OpenJob("shrinks-and-grows", kSteps);
   const std::string id = cluster.Submit(spec);
   cluster.AwaitStep(id, 6);
@@ -121,13 +121,13 @@ TEST(Growth, AJobThatShrankGrowsWhenItsWorkerIsBack) {
   ExpectUndisturbedCurve(cluster, id, spec);
 }
 
-TEST(Growth, ACoordinatorKilledInTheMidstLetsTheJobGoOnOnce) {
+TEST(ScaleUp, ACoordinatorKilledInTheMidstLetsTheJobGoOnOnce) {
   // The first message to a worker is the start of the job, the second the stop for its growth.
   for (const char* point :
        {"coordinator.dispatch.before_send", "coordinator.dispatch.after_send"}) {
     SCOPED_TRACE(point);
     const SlowTrainer trainer;
-    Environment dies = kGrowSoon;
+    Environment dies = kScaleUpSoon;
     dies["WEFT_FAILPOINTS"] = std::string(point) + "=crash@2";
     Cluster cluster({.lease_seconds = 20, .coordinator = dies, .ranks = trainer.environment()});
     cluster.worker(1).Signal(SIGTERM);
@@ -138,7 +138,7 @@ TEST(Growth, ACoordinatorKilledInTheMidstLetsTheJobGoOnOnce) {
     trainer.Hurry();
     cluster.StartWorker(1);
     ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(60))) << "did not crash";
-    cluster.StartCoordinator(kGrowSoon);
+    cluster.StartCoordinator(kScaleUpSoon);
     const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(120));
     // Where one worker is back before the other, the job goes on there, and grows again.
     ASSERT_GE(job.attempts_size(), 2);
