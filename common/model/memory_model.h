@@ -49,13 +49,12 @@ enum class ProductKind : uint8_t {
               ///< f32 (f32 and f16 on AMX).
   kTiles,     ///< Weights are packed in that type, of matrices whose sizes are multiples of 32
               ///< straight from what is stored elsewhere (bf16 on AMX).
-  kEmulated,  ///< Weights are packed in that type, in blocks of columns (bf16 on AVX-512 without
-              ///< instructions for it).
   kNative,    ///< Weights are packed in that type, in blocks of rows and columns.
   kWidenedUnpacked,  ///< Weights as they are stored, and results of each product in f32 before they
                      ///< are rounded (bf16 and f16 without AVX-512).
-  kWidened,          ///< Weights are packed as f32, and other operands widened for each product.
-  kStored,  ///< CUDA: weights as they are stored where that is the type, else copies of it.
+  kWidened,  ///< Weights are packed as f32, and other operands widened for each product (f16 on
+             ///< AVX-512, and bf16 where that has no instructions for it).
+  kStored,   ///< CUDA: weights as they are stored where that is the type, else copies of it.
 };
 
 /// A kind that takes at least the memory of either.

@@ -28,8 +28,6 @@ int64_t PaddingOf(const MemoryInputs& inputs, const PackedPadding& padding) {
       return padding.f32_else;
     case ProductKind::kTiles:
       return padding.bf16_else;
-    case ProductKind::kEmulated:
-      return padding.emulated_bf16;  // of matrices that are not in tiles alone
     case ProductKind::kNative:
       if (inputs.precision->products != DType::kBF16) break;
       return in_format ? padding.bf16_else : padding.bf16;
@@ -148,7 +146,6 @@ class Streaming {
       case ProductKind::kSplit:
         return kF32 * (packed - unit.in_tiles + PaddingOf(inputs_, unit.padding));
       case ProductKind::kTiles:
-      case ProductKind::kEmulated:
       case ProductKind::kNative:
         return ElementBytes(inputs_.precision->products) *
                (packed + PaddingOf(inputs_, unit.padding));
@@ -301,7 +298,6 @@ int64_t DequantizedBytes(const MemoryInputs& inputs) {
       // Products read weights in tiles from the packed copies alone.
       return ElementBytes(products) * packed +
              element * (block.numbers - block.in_tiles + block.largest_in_tiles);
-    case ProductKind::kEmulated:
     case ProductKind::kNative:
       return values + ElementBytes(products) * packed;
     case ProductKind::kWidened:
@@ -343,7 +339,6 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
     case ProductKind::kSplit:
       return kF32 * (packed - in_tiles + padding);
     case ProductKind::kTiles:
-    case ProductKind::kEmulated:
     case ProductKind::kNative:
       return ElementBytes(inputs.precision->products) * (packed + padding);
     case ProductKind::kStored: {

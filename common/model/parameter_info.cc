@@ -14,7 +14,6 @@ void PackedPadding::Add(const PackedPadding& other, int64_t times) {
   f32_else += times * other.f32_else;
   bf16 += times * other.bf16;
   bf16_else += times * other.bf16_else;
-  emulated_bf16 += times * other.emulated_bf16;
 }
 
 PackedPadding ParameterInfo::packed_padding() const {
@@ -24,8 +23,7 @@ PackedPadding ParameterInfo::packed_padding() const {
     const int64_t columns = RoundUp(shape[1], block_columns);
     return products * (rows * columns - product_rows * shape[1]);
   };
-  PackedPadding all = {
-      .f32 = padding(64, 16), .bf16 = padding(64, 32), .emulated_bf16 = padding(1, 32)};
+  PackedPadding all = {.f32 = padding(64, 16), .bf16 = padding(64, 32)};
   if (in_tiles()) return all;
   all.f32_else = all.f32;
   all.bf16_else = all.bf16;

@@ -119,7 +119,6 @@ struct PackedPadding {
   int64_t f32_else = 0;
   int64_t bf16 = 0;  ///< Blocks of 64 rows and 32 columns.
   int64_t bf16_else = 0;
-  int64_t emulated_bf16 = 0;  ///< Blocks of 32 columns: AVX-512 without AVX512_BF16.
 
   /// Adds `times` times that of another.
   void Add(const PackedPadding& other, int64_t times = 1);

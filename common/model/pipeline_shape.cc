@@ -60,7 +60,6 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.packed_padding.f32_else,
           &shape.packed_padding.bf16,
           &shape.packed_padding.bf16_else,
-          &shape.packed_padding.emulated_bf16,
           &shape.frozen.vectors,
           &shape.frozen.looked_up,
           &shape.frozen.matrices,

@@ -38,7 +38,6 @@ std::vector<int64_t> NumbersOf(const ModelShape& shape) {
           shape.packed_padding.f32_else,
           shape.packed_padding.bf16,
           shape.packed_padding.bf16_else,
-          shape.packed_padding.emulated_bf16,
           shape.quantized,
           shape.quantized_block.numbers,
           shape.stacked_with_derived,

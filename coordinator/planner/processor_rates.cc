@@ -78,10 +78,9 @@ ProductKind ProcessorRates::ProductsOf(const WorkerProfile& worker, DType produc
   if (worker.isa == "amx") {
     return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
   }
-  if (products == DType::kBF16) {
-    return worker.isa == "avx512" ? ProductKind::kEmulated : ProductKind::kNative;
-  }
-  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
+  const bool native =
+      products == DType::kF32 || (products == DType::kBF16 && worker.isa != "avx512");
+  return native ? ProductKind::kNative : ProductKind::kWidened;
 }
 
 double ProcessorRates::GemmFlopsPerSecond(DType products, int64_t m, int64_t n, int64_t k,

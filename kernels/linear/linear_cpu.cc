@@ -20,7 +20,7 @@ constexpr int64_t kBiasGrain = 64;
 // one, a vocabulary's, is multiplied as it is stored, to spare the memory.
 constexpr int64_t kPackedBytes = 32 << 20;
 
-// What oneDNN multiplies. It has no products of halves, and without AVX-512 none of bf16.
+// What oneDNN multiplies. It has no products of halves, and of bf16 where there are instructions.
 DType ProductType(DType compute) {
   return compute == DType::kBF16 && MatmulHasBf16() ? DType::kBF16 : DType::kF32;
 }

@@ -198,13 +198,11 @@ Status RunOnLibrary(const MatmulShape& shape, const void* a, const void* b, cons
 
 bool MatmulHasBf16() {
   static const bool kHas = [] {
-    // What oneDNN may use has AVX-512.
     Engine();
-    auto isa = dnnl::get_effective_cpu_isa();
-    if (isa == dnnl::cpu_isa::sse41 || isa == dnnl::cpu_isa::avx || isa == dnnl::cpu_isa::avx2 ||
-        isa == dnnl::cpu_isa::avx2_vnni) {
-      return false;
-    }
+    // Each set of instructions has the bits of those that it contains.
+    constexpr auto kBf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+    const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    if ((isa & kBf16) != kBf16) return false;
     const std::string wrong = CheckProducts(Matmul);
     if (wrong.empty()) return true;
     WEFT_LOG_ERROR << "oneDNN multiplies bf16 matrices wrongly on this CPU: " << wrong

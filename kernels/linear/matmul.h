@@ -32,8 +32,9 @@ struct MatmulRight {
   const void* rest = nullptr;  ///< What a packed matrix has for the rest of a sum (padded_sum.h).
 };
 
-/// Whether oneDNN multiplies bf16 matrices on this CPU: from AVX-512 on, and where the first call
-/// of this in the process finds that it does so correctly; else it logs an error, and callers use
+/// Whether oneDNN multiplies bf16 matrices on this CPU: where that has instructions for it, and the
+/// first call of this in the process finds that it does so correctly; else it logs an error, and
+/// callers use f32. With AVX-512 alone oneDNN emulates these products, at a third of the rate of
 /// f32.
 bool MatmulHasBf16();
 

@@ -16,10 +16,9 @@ inline ProductKind ProductsOf(DType products) {
   if (isa >= Isa::kAmx) {
     return products == DType::kBF16 ? ProductKind::kTiles : ProductKind::kSplit;
   }
-  if (products == DType::kBF16) {
-    return isa == Isa::kAvx512 ? ProductKind::kEmulated : ProductKind::kNative;
-  }
-  return products == DType::kF32 ? ProductKind::kNative : ProductKind::kWidened;
+  const bool native =
+      products == DType::kF32 || (products == DType::kBF16 && isa >= Isa::kAvx512Bf16);
+  return native ? ProductKind::kNative : ProductKind::kWidened;
 }
 
 }  // namespace weft::engine

@@ -41,7 +41,7 @@ Doubles QuantisedToFp8(const Doubles& values, DType type) {
 
 /// A factor as dense products in bf16 read it: without AVX-512 it is widened.
 Doubles FactorAsRead(const Doubles& factor) {
-  return ProductsOf(DType::kBF16) == ProductKind::kWidenedUnpacked ? factor : RoundedToBf16(factor);
+  return WidensOperands(ProductsOf(DType::kBF16)) ? factor : RoundedToBf16(factor);
 }
 
 Doubles Sum(Doubles a, const Doubles& b) {

@@ -59,7 +59,7 @@ Matrix InBf16(Matrix m) {
 /// A weight that is no FP8 operand, as products in bf16 read it: without AVX-512 it is widened, and
 /// nothing is rounded.
 Matrix AsProductsRead(const Matrix& weight) {
-  return ProductsOf(DType::kBF16) == ProductKind::kWidenedUnpacked ? weight : InBf16(weight);
+  return WidensOperands(ProductsOf(DType::kBF16)) ? weight : InBf16(weight);
 }
 
 /// What codes of `m` stand for that are scaled by its largest magnitude.

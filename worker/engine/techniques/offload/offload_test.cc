@@ -246,7 +246,8 @@ TEST(OffloadTest, TakesOfEachTierWhatThePlannerPredicts) {
   job.model.width = 128;
   job.model.vocab_size = 3000;
   job.model.context = 64;
-  if (kernels::cpu::ActiveIsa() < kernels::cpu::Isa::kAvx512) GTEST_SKIP() << "no bf16 products";
+  if (kernels::cpu::ActiveIsa() < kernels::cpu::Isa::kAvx512Bf16)
+    GTEST_SKIP() << "no bf16 products";
   Training training(job, TinyPlan("bf16", 2), true);
   ASSERT_TRUE(training.trainer->Step().ok() && training.trainer->Step().ok());
   const MemoryInputs inputs = MemoryInputsOf(job, training.plan, {});
