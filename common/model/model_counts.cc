@@ -76,6 +76,7 @@ int64_t LayersTraining(const ModelShape& shape, const Which& which) {
 
 /// A matrix product of the blocks, and how often all layers together compute each of its passes.
 struct BlockProduct {
+  bool of_expert = false;
   bool of_adapter = false;
   int64_t out = 0, in = 0;
   int64_t forward = 0, input = 0, weight = 0;
@@ -99,12 +100,20 @@ bool ReadsTheSame(const ParameterInfo& parameter, const ParameterInfo& before) {
   return (EndsSubLayer(parameter.role) || IsMlp(parameter.role)) && before.role == parameter.role;
 }
 
+/// Whether a block has a router or experts that are trained, or adapters of them.
+bool TrainsMixture(const std::vector<ParameterInfo>& block) {
+  return std::any_of(block.begin(), block.end(), [](const ParameterInfo& parameter) {
+    const bool of_mixture = parameter.expert >= 0 || parameter.role == ParameterRole::kRouter;
+    return of_mixture && !parameter.frozen;
+  });
+}
+
 /// The products of the layers with roles that `which` says, of weights and of what is in their
-/// place or besides. Of experts those of one.
+/// place or besides. Of experts those of one, with grafts apart.
 template <class Which>
 std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which& which) {
   const ModelSpec& model = shape.spec;
-  std::map<std::tuple<bool, int64_t, int64_t>, BlockProduct> products;
+  std::map<std::tuple<bool, bool, int64_t, int64_t>, BlockProduct> products;
   std::vector<ParameterInfo> block;
   const bool alike = !DiffersByBlock(model);
   for (int64_t layer = 0; layer < model.layers; ++layer) {
@@ -114,17 +123,19 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
     bool reached = layer > shape.first_trained_layer ||
                    (backward && (shape.trains_embeddings || shape.trained_before));
     bool trains_layer = false;
+    const bool trains_mixture = TrainsMixture(block);
     // Weights of a layer that are there are one product.
     int64_t out = 0, in = 0;
     int64_t more = 0;
-    bool input = false, trains = false;
+    bool input = false, trains = false, of_expert = false, weights_of_expert = false;
     std::string_view differentiated;  // a weight that is not trained itself
     const auto add = [&](bool of_adapter, int64_t rows, int64_t columns, int64_t times,
                          bool differentiates_input, bool trained,
                          int64_t more_products) -> BlockProduct& {
-      BlockProduct& product =
-          products.try_emplace({of_adapter, rows, columns}, BlockProduct{of_adapter, rows, columns})
-              .first->second;
+      BlockProduct& product = products
+                                  .try_emplace({of_expert, of_adapter, rows, columns},
+                                               BlockProduct{of_expert, of_adapter, rows, columns})
+                                  .first->second;
       product.forward += (1 + (backward && trained ? more_products : 0)) * times;
       if (differentiates_input) product.input += times;
       if (trained) product.weight += times;
@@ -137,12 +148,16 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
         reached = reached || std::exchange(trains_layer, false);
       }
       before = &parameter;
-      // An expert's activation comes again in the place of its gradient, whatever is trained.
-      if (parameter.expert == 0 && EndsSubLayer(parameter.role)) reached = backward;
+      // An expert's activation comes again in the place of its gradient, whatever is trained of the
+      // mixture or before it.
+      if (parameter.expert == 0 && EndsSubLayer(parameter.role)) {
+        reached = reached || (backward && trains_mixture);
+      }
       trains_layer = trains_layer || !parameter.frozen;
       if (!which(parameter.role) || parameter.of_virtual_tokens) continue;
       // Together those of all parts of the rows do as much as the first on all rows.
       if (parameter.row_part > 0) continue;
+      of_expert = parameter.expert >= 0;
       if (parameter.merged) {
         // Its gradient follows from that of its weight, which is computed for all of an adapter.
         if (parameter.frozen || parameter.adapter_of == differentiated) continue;
@@ -174,11 +189,13 @@ std::vector<BlockProduct> ProductsOfBlocks(const ModelShape& shape, const Which&
       }
       out += parameter.shape[0];
       in = parameter.shape[1];
+      weights_of_expert = of_expert;
       input = reached;
       trains = trains || !parameter.frozen;
       more = std::max(more, parameter.more_products);
     }
     if (out == 0) continue;
+    of_expert = weights_of_expert;
     BlockProduct& product = add(false, out, in, 1, input, trains, 0);
     if (backward) product.forward += more;
   }
@@ -344,8 +361,9 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     if (model.experts == 0) return add_in_blocks(role, in, out, is(role));
     if (shape.has_adapters) {
       for (const BlockProduct& of : ProductsOfBlocks(shape, is(role))) {
-        add(role, rows, of.in, of.out, experts * of.forward, experts * of.input,
-            experts * of.weight, of.of_adapter);
+        const int64_t times = of.of_expert ? experts : 1;
+        add(role, of.of_expert ? rows : tokens, of.in, of.out, times * of.forward, times * of.input,
+            times * of.weight, of.of_adapter);
       }
       return;
     }

@@ -104,6 +104,11 @@ struct ParameterAttributes {
   bool output_weight() const { return is_weight() && EndsSubLayer(role); }
   /// and its bias.
   bool output_bias() const { return bias && EndsSubLayer(role); }
+  /// The weight that grafts of a sub-layer go with (TechniqueCost::GraftsOf): that of the product
+  /// that ends it, of a mixture of experts that of the router.
+  bool grafted_weight() const {
+    return is_weight() && expert < 0 && (EndsSubLayer(role) || role == ParameterRole::kRouter);
+  }
   /// A table whose rows are looked up before the blocks.
   bool looked_up() const {
     return role == ParameterRole::kTokenEmbedding || role == ParameterRole::kPositionEmbedding;

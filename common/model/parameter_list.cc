@@ -392,12 +392,13 @@ std::vector<ParameterInfo> AddAdapters(const ModelSpec& model, std::vector<Param
   return with;
 }
 
-/// Puts the tensors of grafts behind their sub-layer, and those at the embedding before the blocks.
+/// Puts the tensors of grafts behind their sub-layer, of a mixture behind its experts, and those at
+/// the embedding before the blocks.
 std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<ParameterInfo> list) {
   std::vector<ParameterInfo> with, waiting;
   if (!list.empty() && list.front().block < 0) waiting = EmbeddingGraftsOf(model);
   const bool any = std::any_of(list.begin(), list.end(), [&](const ParameterInfo& parameter) {
-    return parameter.output_weight() && parameter.expert < 0 && !GraftsOf(model, parameter).empty();
+    return parameter.grafted_weight() && !GraftsOf(model, parameter).empty();
   });
   if (!any && waiting.empty()) return list;
   int64_t block = -1;
@@ -411,9 +412,10 @@ std::vector<ParameterInfo> AddGrafts(const ModelSpec& model, std::vector<Paramet
   for (ParameterInfo& parameter : list) {
     const bool of_layer = IsAttention(parameter.role) || IsMlp(parameter.role);
     const bool begins = parameter.block != std::exchange(block, parameter.block);
-    // What ends a sub-layer is followed by its bias and its adapters alone.
-    if (begins || !of_layer || parameter.is_weight()) add_waiting();
-    if (parameter.output_weight() && parameter.expert < 0) {
+    // What ends a sub-layer is followed by its bias and its adapters alone, a router by experts.
+    const bool of_expert = parameter.expert >= 0;
+    if (begins || !of_layer || (parameter.is_weight() && !of_expert)) add_waiting();
+    if (parameter.grafted_weight()) {
       // Keys and values come before the product behind attention.
       for (ParameterInfo& tensor : GraftsOf(model, parameter)) {
         waiting.push_back(std::move(tensor));

@@ -115,8 +115,9 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   if (inputs.keeps_own_logits) verdicts += kF32 * head_rows;
   const bool narrow = size.narrow > 0 && !shape.spec.untied_classifier;
   const int64_t gradient = narrow ? size.narrow : size.head;
-  // Between the factors of an adapter, and its gradient.
-  const int64_t between = 2 * shape.classifier_ranks * chunk * element;
+  // Between the factors of an adapter, and its gradient; and what the first factor reads.
+  const int64_t numbers = 2 * shape.classifier_ranks + WorkspaceOfClassifier(shape.spec);
+  const int64_t between = numbers * chunk * element;
   return {copies * chunk * columns * element + between + verdicts + gathered + gradient, gradient};
 }
 
@@ -170,15 +171,17 @@ struct ProductBytes {
         inputs.format() == nullptr ? 0 : tokens * inputs.format()->element_bytes;
     const ProductNumbers numbers =
         WorkspaceOfProducts(inputs.shape.spec, sub_layer, inputs.shape.TensorColumns());
+    const ProductNumbers grafts = WorkspaceOfGrafts(inputs.shape.spec, sub_layer);
     // Experts compute one after the other; what is deferred is of all rows.
     const bool of_mlp = sub_layer == SubLayer::kMlp;
     const int64_t rows = of_mlp ? RowsOfOneExpert(inputs.shape) : 1;
     const int64_t all_rows = of_mlp ? inputs.shape.ExpertRows() : 1;
-    return {.forward = bytes * (rows * numbers.forward + of_job.forward),
-            .backward = bytes * (rows * numbers.backward + of_job.backward),
-            .deferred = bytes * (all_rows * numbers.deferred + of_job.deferred),
-            .weights = kF32 * (numbers.weights + of_job.weights),
-            .in_format = code_bytes * (rows * numbers.in_format + of_job.in_format)};
+    return {
+        .forward = bytes * (rows * numbers.forward + grafts.forward + of_job.forward),
+        .backward = bytes * (rows * numbers.backward + grafts.backward + of_job.backward),
+        .deferred = bytes * (all_rows * numbers.deferred + grafts.deferred + of_job.deferred),
+        .weights = kF32 * (numbers.weights + grafts.weights + of_job.weights),
+        .in_format = code_bytes * (rows * numbers.in_format + grafts.in_format + of_job.in_format)};
   }
 };
 

@@ -26,7 +26,9 @@ int64_t ExchangedBytes(const MemoryInputs& inputs) {
   const ModelSpec& model = inputs.shape.spec;
   const int64_t replays =
       inputs.remat.empty() ? inputs.recomputed_blocks : ReplayedBlocks(inputs.remat);
-  const int64_t backward = model.layers - inputs.shape.first_trained_layer;
+  // Behind a mixture the first trained graft sends no gradient through it.
+  const int64_t behind = inputs.shape.first_saved == SavedTensor::kMlpGrafts ? 1 : 0;
+  const int64_t backward = model.layers - inputs.shape.first_trained_layer - behind;
   return inputs.accumulation_steps * 2 * (model.layers + backward + replays) * inputs.micro_batch *
          inputs.sequence_length * model.experts_per_token * model.width *
          ElementBytes(inputs.precision->activations);

@@ -33,9 +33,11 @@ bool TrainsRouter(const ModelSpec& model) {
 }
 
 /// Whether the backward pass reads the result of the second norm. Experts keep copies of its rows,
-/// so that of a mixture is read for the router alone.
+/// so that of a mixture is read for the router alone, and for a graft parallel to it.
 bool ReadsNorm2(const ModelShape& shape) {
-  return shape.spec.experts > 0 ? TrainsRouter(shape.spec) : shape.trained_products.up;
+  const bool reads = shape.trained_products.up;
+  if (shape.spec.experts == 0) return reads;
+  return TrainsRouter(shape.spec) || (reads && SavedByGrafts(shape.spec, SubLayer::kMlp) > 0);
 }
 
 /// Adds `held` bytes of a tensor to those of the inputs of products that `sum` counts apart.

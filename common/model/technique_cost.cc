@@ -20,6 +20,14 @@ int64_t MergedNumbersOfBlock(const ModelSpec& model, int64_t block) {
   return numbers;
 }
 
+void Add(const ProductNumbers& more, ProductNumbers& to) {
+  to.forward += more.forward;
+  to.backward += more.backward;
+  to.deferred += more.deferred;
+  to.weights += more.weights;
+  to.in_format += more.in_format;
+}
+
 }  // namespace
 
 std::vector<ParameterInfo> SourcesOf(const ModelSpec& model, const ParameterInfo& parameter) {
@@ -98,10 +106,10 @@ int64_t LargestMergedBlock(const ModelSpec& model) {
   return most;
 }
 
-std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output) {
+std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& weight) {
   std::vector<ParameterInfo> tensors;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    for (ParameterInfo& tensor : technique->GraftsOf(model, output)) {
+    for (ParameterInfo& tensor : technique->GraftsOf(model, weight)) {
       tensors.push_back(std::move(tensor));
     }
   }
@@ -124,6 +132,14 @@ int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) {
     numbers += technique->SavedByGrafts(model, sub_layer);
   }
   return numbers;
+}
+
+ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer) {
+  ProductNumbers sum;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    Add(technique->WorkspaceOfGrafts(model, sub_layer), sum);
+  }
+  return sum;
 }
 
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model) {
@@ -157,29 +173,25 @@ bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter) 
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns) {
   ProductNumbers sum;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    const ProductNumbers own = technique->WorkspaceOfProducts(model, sub_layer, columns);
-    sum.forward += own.forward;
-    sum.backward += own.backward;
-    sum.deferred += own.deferred;
-    sum.weights += own.weights;
-    sum.in_format += own.in_format;
+    Add(technique->WorkspaceOfProducts(model, sub_layer, columns), sum);
   }
   return sum;
 }
 
+int64_t WorkspaceOfClassifier(const ModelSpec& model) {
+  int64_t numbers = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    numbers += technique->WorkspaceOfClassifier(model);
+  }
+  return numbers;
+}
+
 JobWorkspace WorkspaceOf(const JobSpec& job) {
   JobWorkspace all;
-  const auto add = [](const ProductNumbers& more, ProductNumbers& to) {
-    to.forward += more.forward;
-    to.backward += more.backward;
-    to.deferred += more.deferred;
-    to.weights += more.weights;
-    to.in_format += more.in_format;
-  };
   for (const TechniqueCost* technique : TechniqueCosts()) {
     const JobWorkspace more = technique->WorkspaceOf(job);
-    add(more.attention, all.attention);
-    add(more.mlp, all.mlp);
+    Add(more.attention, all.attention);
+    Add(more.mlp, all.mlp);
     all.changes_branches = all.changes_branches || more.changes_branches;
     all.gradients += more.gradients;
   }

@@ -208,10 +208,10 @@ class TechniqueCost {
   /// gather their weights.
   virtual void AddMergeWork(const ModelSpec&, StepWork&) const {}
 
-  /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer that the weight `output`
-  /// of a block ends, with AdapterSide::kNeither.
+  /// The tensors of its grafts (worker/engine/nn/graft.h) at the sub-layer of `weight`, for which
+  /// ParameterInfo::grafted_weight is true, with AdapterSide::kNeither.
   virtual std::vector<ParameterInfo> GraftsOf(const ModelSpec&,
-                                              const ParameterInfo& /*output*/) const {
+                                              const ParameterInfo& /*weight*/) const {
     return {};
   }
   /// The tensors of its grafts at the embedding.
@@ -219,6 +219,8 @@ class TechniqueCost {
   /// Numbers that its grafts at a sub-layer of the most blocks save of each token, of the type of
   /// activations, besides what the sub-layer saves.
   virtual int64_t SavedByGrafts(const ModelSpec&, SubLayer) const { return 0; }
+  /// What its grafts at such a sub-layer want for each token.
+  virtual ProductNumbers WorkspaceOfGrafts(const ModelSpec&, SubLayer) const { return {}; }
 
   virtual VirtualTokenCounts VirtualTokensOf(const ModelSpec&) const { return {}; }
 
@@ -227,14 +229,19 @@ class TechniqueCost {
   /// and this one.
   virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
 
-  /// What the products of such a sub-layer want for each token, besides what dense ones do, on one
-  /// of `columns` tensor-parallel ranks that divide heads and inner columns of MLPs. It follows
+  /// What the products of a sub-layer of the most blocks want for each token, of experts for each
+  /// of their rows, besides what dense ones do, on one of `columns` tensor-parallel ranks that
+  /// divide heads and inner columns of MLPs. It follows
   /// from the model, which may be one stage of the network; what they want for each weight follows
   /// from the training (ProductsOf).
   virtual ProductNumbers WorkspaceOfProducts(const ModelSpec&, SubLayer,
                                              int64_t /*columns*/) const {
     return {};
   }
+
+  /// Numbers, of the type of activations, that the products of the classifier want for each row
+  /// besides results: of what adapters read.
+  virtual int64_t WorkspaceOfClassifier(const ModelSpec&) const { return 0; }
 
   /// Workspace that a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
@@ -379,12 +386,14 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
 bool TechniquesFreeze(const ModelSpec& model);
 /// The first technique with ReadsFrozenWeights; null: none.
 const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model);
-std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& output);
+std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
+ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns);
+int64_t WorkspaceOfClassifier(const ModelSpec& model);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);

@@ -387,7 +387,11 @@ inline const std::map<const Feature*, Change>& Changes() {
          job.model.experts = 4;
          Lora(job).target_modules = {"w1", "w2", "w3"};
        }},
-      {FeatureOf("peft", 20), [](JobSpec& job) { job.model.peft.method = "houlsby"; }},
+      {FeatureOf("peft", 20),
+       [](JobSpec& job) {
+         job.model.peft.method = "prefix";
+         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+       }},
       {FeatureOf("peft", 21),
        [](JobSpec& job) {
          job.model.untied_classifier = true;
@@ -405,8 +409,8 @@ inline const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("peft", 24),
        [](JobSpec& job) {
-         job.model.peft.method = "prefix";
-         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
+         job.model.family = "bert";
+         Lora(job).target_modules = {"transform.dense"};
        }},
       {&kImport, [](JobSpec& job) { job.model.import_path = "folder"; }},
       {&kNetworkInitialization, [](JobSpec& job) { job.model.initialization.method = "rezero"; }},

@@ -137,8 +137,7 @@ const TechniqueCost* TechniqueOfTensors(const JobSpec& job) {
     const bool has_own =
         std::any_of(parameters.begin(), parameters.end(), [&](const ParameterInfo& parameter) {
           if (!technique->SourcesOf(model, parameter).empty()) return true;
-          if (parameter.output_weight() && parameter.expert < 0 &&
-              !technique->GraftsOf(model, parameter).empty()) {
+          if (parameter.grafted_weight() && !technique->GraftsOf(model, parameter).empty()) {
             return true;
           }
           if (parameter.matrix() && !technique->AdaptersOf(model, parameter).empty()) return true;

@@ -16,9 +16,10 @@ parallel), in the engine's own folders; and bitfit, which has merged.safetensors
 Of each family there is each method that peft has for it and that the engine trains, except:
   - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
   - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
-  - virtual tokens of a vit, whose images are no tokens, and of a mixtral; those of mistral are on its
-    network without the window. Prefixes of bert_mlm: its network takes no keys and values,
-  - other methods than lora of mixtral, which the engine has for its attention alone.
+  - virtual tokens of a vit, whose images are no tokens. Prefixes of bert_mlm: its network takes no keys
+    and values,
+  - of mixtral other methods of weights than lora and adalora, which the engine has for its attention
+    alone.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
 the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a
@@ -38,7 +39,7 @@ from peft import (
 from safetensors.torch import load_file, save_file
 
 from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNING_RATE, STEPS
-from make_fixtures import objective_of
+from make_fixtures import objective_of, with_balance
 
 VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 4}
 
@@ -146,13 +147,14 @@ def cases_of(query, key, value, up, down, norms, tokens=True, experts=False):
     if tokens:
         cases["tokens"] = LoraConfig(r=2, lora_alpha=4, target_modules=[value],
                                      trainable_token_indices=TOKENS)
+    adalora = AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5, total_step=STEPS,
+                            target_modules=[key, value])
     if experts:
-        return cases
+        return cases | {"adalora": adalora}
     if tokens:
         cases["tokens_alone"] = TrainableTokensConfig(token_indices=TOKENS)
     return cases | {
-        "adalora": AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5,
-                                 total_step=STEPS, target_modules=[key, value]),
+        "adalora": adalora,
         "ia3": IA3Config(target_modules=[key, value, down], feedforward_modules=[down]),
         "loha": LoHaConfig(r=2, alpha=4, target_modules=[value]),
         "lokr": LoKrConfig(r=1, alpha=2, target_modules=[key, up], decompose_factor=4),
@@ -204,7 +206,7 @@ def add_families():
     for family in ("mistral", "qwen2", "mixtral"):
         families[family]["embedding"] = LoraConfig(r=2, lora_alpha=4,
                                                    target_modules=["embed_tokens", "v_proj"])
-    for family in ("mistral", "qwen2"):
+    for family in ("mistral", "qwen2", "mixtral"):
         families[family] |= {
             "prompt": PromptTuningConfig(**VIRTUAL),
             "p_tuning": PromptEncoderConfig(encoder_hidden_size=24, **VIRTUAL),
@@ -223,6 +225,7 @@ add_families()
 SUB_LAYERS = {
     "gpt2": ("attn.c_proj", "mlp.c_proj", "mlp.c_fc"),
     "llama": ("self_attn.o_proj", "mlp.down_proj", "mlp.gate_proj"),
+    "mixtral": ("self_attn.o_proj", "block_sparse_moe", "block_sparse_moe"),
     "bert_mlm": ("attention.output.dense", "output.dense", "intermediate.dense"),
     "vit": ("attention.output.dense", "output.dense", "intermediate.dense"),
 }
@@ -253,11 +256,15 @@ def objective_of_tokens(model, tokens, targets):
     if not model.active_peft_config.is_prompt_learning:
         return objective_of(model.get_base_model(), tokens, targets)
     inputs = tokens if isinstance(tokens, dict) else {"input_ids": tokens}
-    logits = model(**inputs).logits
-    if logits.dim() == 3:
-        logits = logits[:, -inputs["input_ids"].shape[1]:]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten(),
-                                             ignore_index=-1)
+
+    def loss():
+        logits = model(**inputs).logits
+        if logits.dim() == 3:
+            logits = logits[:, -inputs["input_ids"].shape[1]:]
+        return torch.nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten(),
+                                                 ignore_index=-1)
+
+    return with_balance(model.get_base_model(), loss)
 
 
 def regularization(model, tokens, targets):
@@ -318,13 +325,11 @@ def save_adapter(model, folder):
                   folder / "encoder.safetensors")
 
 
-def load_base(family, windowed=True):
+def load_base(family):
     torch.manual_seed(2)
     settings = {}
     if family == "mixtral" and not transformers.__version__.startswith("4."):
         settings["experts_implementation"] = "eager"  # other products of experts take no float64
-    if family == "mistral" and not windowed:
-        settings["sliding_window"] = None
     return type(FAMILIES[family]()).from_pretrained(FOLDER / family / "start",
                                                     attn_implementation="eager", **settings)
 
@@ -353,11 +358,16 @@ def add_bottlenecks(base, family, method):
 
     def add(name, begin, scale):
         added[name] = bottleneck = Bottleneck(base.config.hidden_size, BOTTLENECKS[method]).double()
-        if not begin:
-            return layers[name].register_forward_hook(lambda _, __, y: y + bottleneck(y))
         read = []
-        layers[begin].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
-        return layers[name].register_forward_hook(lambda _, __, y: y + scale * bottleneck(read.pop()))
+        if begin:
+            layers[begin].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+
+        def changed(_, __, out):
+            y, *others = out if isinstance(out, tuple) else (out,)  # what routers make
+            y = y + scale * bottleneck(read.pop() if begin else y)
+            return (y, *others) if others else y
+
+        layers[name].register_forward_hook(changed)
 
     for name in layers:
         if method == "houlsby" and name.endswith("." + attention):
@@ -408,7 +418,7 @@ def write_case(case):
         return write_bitfit(family)
     folder = FOLDER / family
     config = CASES[case]
-    base = load_base(family, windowed=not config.is_prompt_learning)
+    base = load_base(family)
     before = {key: value.clone() for key, value in base.state_dict().items()}
     model = get_peft_model(base, config).eval()
     with torch.no_grad():
@@ -433,7 +443,7 @@ def write_case(case):
 
 def main():
     others = [f"{family}/{name}" for family in SUB_LAYERS for name in (*BOTTLENECKS, "bitfit")
-              if (family, name) != ("llama", "bitfit")]  # which has no biases
+              if name != "bitfit" or family not in ("llama", "mixtral")]  # which have no biases
     for case in sys.argv[1:] or [*CASES, *others]:
         write_case(case)
 

@@ -69,14 +69,19 @@ def loss_of(model, tokens, targets):
 
 def objective_of(model, tokens, targets):
     """What is trained: the loss, and that of load balancing where there are experts."""
+    return with_balance(model, lambda: loss_of(model, tokens, targets)[1])
+
+
+def with_balance(model, loss_of_pass):
+    """What loss_of_pass computes with the model, and the loss of load balancing where it has experts."""
     if not isinstance(model, MixtralForCausalLM):
-        return loss_of(model, tokens, targets)[1]
+        return loss_of_pass()
     config, routed = model.config, []
     # Transformers 4 names a mixture otherwise, as files do.
     mixtures = [getattr(layer, "mlp", None) or layer.block_sparse_moe for layer in model.model.layers]
     hooks = [mixture.gate.register_forward_hook(lambda _, __, out: routed.append(out))
              for mixture in mixtures]
-    loss = loss_of(model, tokens, targets)[1]
+    loss = loss_of_pass()
     for hook in hooks:
         hook.remove()
     logits = [out[0] if isinstance(out, tuple) else out for out in routed]

@@ -219,7 +219,6 @@ struct RecordedVirtualTokens : TinyRun {
   }
   static ModelSpec SpecOf(const std::string& adapter) {
     ModelSpec spec = RecordedAdapter::SpecOf(adapter);
-    spec.sliding_window = 0;  // recorded without one
     const bool encodes = adapter.ends_with("p_tuning");
     if (encodes) spec.peft.method = "p_tuning";
     spec.peft.prefix_projection = adapter.ends_with("projected_prefix");
@@ -264,7 +263,7 @@ TEST_P(VirtualTokenParity, TwentyStepsEndAtTheVectorsThatPeftTrains) {
 
 INSTANTIATE_TEST_SUITE_P(Families, VirtualTokenParity,
                          ::testing::Values("bert_classes", "bert_mlm", "gpt2", "llama", "mistral",
-                                           "qwen2"),
+                                           "mixtral", "qwen2"),
                          [](const auto& test) { return std::string(test.param); });
 
 /// The products B A of the factors of every adapted layer, one after the other.

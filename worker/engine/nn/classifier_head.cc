@@ -251,7 +251,8 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
     {
       ProfileScope gemm(context.profiler, "head: logits");
       WEFT_RETURN_IF_ERROR(
-          products_->Forward(context, input, logits, {}, {.training = differentiate}));
+          products_->Forward(context, input, logits, {},
+                             {.training = differentiate, .first_row = tape.first_row() + begin}));
       CountWork(context.profiler, product + of_adapters);
     }
     if (tensor_ != nullptr && tensor_->along_column() != nullptr) {
@@ -284,11 +285,11 @@ Status ClassifierHead::Loss(Context& context, Tape& tape, const Value& hidden,
                                     squares.Elements(begin, count)));
     }
     if (!differentiate) continue;
-    WEFT_ASSIGN_OR_RETURN(
-        const OutputGradient dlogits,
-        products_->Prepare(
-            context, logits,
-            {.for_input = static_cast<bool>(dhidden), .for_weight = trains, .first_row = 0}));
+    WEFT_ASSIGN_OR_RETURN(const OutputGradient dlogits,
+                          products_->Prepare(context, logits,
+                                             {.for_input = static_cast<bool>(dhidden),
+                                              .for_weight = trains,
+                                              .first_row = tape.first_row() + begin}));
     if (dhidden) {
       ProfileScope gemm(context.profiler, "head: input gradient");
       WEFT_RETURN_IF_ERROR(

@@ -121,7 +121,7 @@ struct GraftSite {
   const ProductOptions* products = nullptr;  ///< Those of layers there.
   std::optional<SubLayer> sub_layer = {};    ///< None: the embedding.
   int64_t block = 0;                         ///< Of the network.
-  std::string name = {};                     ///< Of the layer that ends the sub-layer.
+  std::string name = {};  ///< Of the layer that ends the sub-layer, or the mixture of experts.
   int64_t width = 0;
   int64_t token_table = -1;  ///< At the embedding: index of the table of tokens; -1: none is there.
   /// Otherwise the table that is here classifies alone, as on the last stage of a pipeline: only

@@ -1,6 +1,7 @@
 #include "worker/engine/nn/transformer_block.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "worker/engine/autograd/scale.h"
@@ -12,11 +13,12 @@ namespace {
 GraftSite SiteOf(ParameterSet* parameters, const TransformerBlockOptions& options,
                  const ProductOptions& products, SubLayer sub_layer) {
   const bool attention = sub_layer == SubLayer::kAttention;
+  const std::string& mlp = options.experts ? options.experts->name : options.mlp.down;
   return {.parameters = parameters,
           .products = &products,
           .sub_layer = sub_layer,
           .block = options.index,
-          .name = attention ? options.attention.output : options.mlp.down,
+          .name = attention ? options.attention.output : mlp,
           .width = attention ? options.attention.width : options.mlp.width};
 }
 

@@ -303,6 +303,9 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   lora_of_experts.peft = lora.peft;
   ModelSpec lora_of_down = lora_of_experts;
   lora_of_down.peft.target_modules = {"w2"};
+  ModelSpec pfeiffer_of_experts = Mixtral(2, 64), parallel_of_experts = Mixtral(2, 64);
+  pfeiffer_of_experts.peft.method = "pfeiffer";
+  parallel_of_experts.peft.method = "parallel";
   ModelSpec lora_of_lm_head = lora_of_llama, lora_of_pooler = Bert(2, "classification");
   lora_of_lm_head.untied_classifier = true;
   lora_of_lm_head.peft.target_modules = {"lm_head"};
@@ -330,6 +333,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
                           lora_of_llama,
                           lora_of_experts,
                           lora_of_down,
+                          pfeiffer_of_experts,
+                          parallel_of_experts,
                           lora_of_lm_head,
                           lora_of_pooler,
                           lora_of_transform,

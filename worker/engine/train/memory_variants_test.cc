@@ -143,6 +143,28 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.experts_per_token = 2;
          m.peft.method = "oft";
        }},
+      {"pfeiffer of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "pfeiffer";
+       }},
+      {"parallel of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "parallel";
+       }},
+      {"prompt of a mixture",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.experts = 4;
+         m.experts_per_token = 2;
+         m.peft.method = "prompt";
+         m.peft.num_virtual_tokens = 4;
+       }},
       {"loha everywhere",
        [](ModelSpec& m) {
          m.peft.method = "loha";

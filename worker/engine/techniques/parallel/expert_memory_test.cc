@@ -103,6 +103,19 @@ TEST(ExpertMemory, RanksThatShareExpertsTakeAndSendWhatIsPredicted) {
   }
 }
 
+// No gradient goes through the mixture before the first of them.
+TEST(ExpertMemory, RanksWithBottlenecksSendWhatIsPredicted) {
+  for (const char* method : {"houlsby", "pfeiffer", "parallel"}) {
+    SCOPED_TRACE(method);
+    MeshCase c = EvenCaseOf({2, 2});
+    c.job.model.peft.method = method;
+    const RankTraffic traffic = TrafficOfStep(InputsOf(c));
+    for (const MeshOutcome& own : TrainOnMesh(c)) {
+      EXPECT_EQ(own.exchanged.bytes, 2 * static_cast<double>(traffic.exchanged));
+    }
+  }
+}
+
 TEST(ExpertMemory, GroupsThatShareTakeWhatIsPredicted) {
   for (const ExpertRunConfig& config :
        std::vector<ExpertRunConfig>{{.ranks = 4, .expert = 2, .zero_stage = 1, .shard_ranks = 2},

@@ -222,8 +222,8 @@ Status AdaLora::Score(Context& context, const Scored& tensor, float clip) const 
 // The score of a number is its sensitivity times its uncertainty.
 Status AdaLora::AddScores(Context& context, const Scored& tensor, bool of_rows, int64_t length,
                           double weight, std::span<double> ranks) const {
-  if (!parts_.parameters->Counts(tensor.parameter)) return OkStatus();
   for (const Piece& piece : tensor.pieces) {
+    if (!parts_.parameters->Counts(piece.part)) continue;
     const auto count = static_cast<size_t>(piece.part.count());
     std::vector<float> sensitivity(count), uncertainty(count);
     if (count == 0) continue;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_name.h"
@@ -39,25 +40,28 @@ BottleneckRoles::BottleneckRoles(const PeftSpec& spec, SubLayer sub_layer)
       up(sub_layer == SubLayer::kAttention ? ParameterRole::kAttentionOutput
                                            : ParameterRole::kMlpDown) {}
 
-std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& output) {
-  const bool attention = output.role == ParameterRole::kAttentionOutput;
+std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& weight) {
+  const bool attention = weight.role == ParameterRole::kAttentionOutput;
   const SubLayer sub_layer = attention ? SubLayer::kAttention : SubLayer::kMlp;
-  if (!HasBottleneckAt(model, sub_layer, output.block)) return {};
-  const BottleneckNames names(LayerOf(output.name));
+  if (!HasBottleneckAt(model, sub_layer, weight.block)) return {};
+  const std::string layer = LayerOf(weight.name);
+  const BottleneckNames names(weight.role == ParameterRole::kRouter ? ModuleOf(layer) : layer);
   const BottleneckRoles roles(model.peft, sub_layer);
   const int64_t middle = BottleneckWidth(model);
   std::vector<ParameterInfo> tensors;
-  const auto add = [&](const std::string& layer, int64_t out, int64_t in, ParameterRole role) {
-    ParameterInfo& weight = tensors.emplace_back();
-    weight.name = layer + ".weight";
-    weight.shape = {out, in};
-    weight.role = role;
-    weight.block = output.block;
-    weight.adapter = AdapterSide::kNeither;
-    ParameterInfo& bias = tensors.emplace_back(weight);
-    bias.name = layer + ".bias";
+  const auto add = [&](const std::string& name, int64_t out, int64_t in, ParameterRole role) {
+    ParameterInfo matrix;
+    matrix.name = name + ".weight";
+    matrix.shape = {out, in};
+    matrix.role = role;
+    matrix.block = weight.block;
+    matrix.adapter = AdapterSide::kNeither;
+    ParameterInfo bias = matrix;
+    bias.name = name + ".bias";
     bias.shape = {out};
     bias.bias = true;
+    tensors.push_back(std::move(matrix));
+    tensors.push_back(std::move(bias));
   };
   add(names.down, middle, model.width, roles.down);
   add(names.up, model.width, middle, roles.up);
@@ -71,12 +75,14 @@ int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
 }
 
 // The middle after its activation. In the backward pass the middle and its gradient; the products
-// of the sub-layer leave room for as much of them as is inside of an MLP; parallel to the MLP the
-// gradient of what both read. Deferred gradients of weights read the middle's and the result's.
+// of the sub-layer leave room for as much of them as is inside of an MLP, or as a mixture reads;
+// parallel to the MLP the gradient of what both read. Deferred gradients of weights read the
+// middle's and the result's.
 ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   if (SavedByBottlenecks(model, sub_layer) == 0) return {};
   const int64_t middle = BottleneckWidth(model);
-  const int64_t more = std::max<int64_t>(2 * middle - MlpWidth(model), 0);
+  const int64_t room = model.experts > 0 ? model.width : MlpWidth(model);
+  const int64_t more = std::max<int64_t>(2 * middle - room, 0);
   return {.forward = middle,
           .backward = more + (IsParallel(model.peft) ? model.width : 0),
           .deferred = model.width + 2 * middle};

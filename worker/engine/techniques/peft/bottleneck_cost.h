@@ -20,7 +20,7 @@ bool HasBottleneckAt(const ModelSpec& model, SubLayer sub_layer, int64_t block);
 /// Width of their middle: model.width over model.peft.reduction_factor, at least 1.
 int64_t BottleneckWidth(const ModelSpec& model);
 
-/// The two layers of the one at the sub-layer that the layer `output` ends.
+/// The two layers of the one at the sub-layer that the layer `output`, or a mixture, ends.
 struct BottleneckNames {
   std::string down, up;
 
@@ -35,14 +35,15 @@ struct BottleneckRoles {
   BottleneckRoles(const PeftSpec& spec, SubLayer sub_layer);
 };
 
-/// The tensors of the one at the sub-layer that the weight `output` ends: "<layer>.adapter_down"
-/// [middle, width] and "<layer>.adapter_up" [width, middle], each .weight and .bias.
-std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& output);
+/// See TechniqueCost::GraftsOf: "<layer>.adapter_down" [middle, width] and "<layer>.adapter_up"
+/// [width, middle], each .weight and .bias. The layer is what ends the sub-layer: that of `weight`,
+/// or the mixture whose router has it.
+std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& weight);
 
 /// See TechniqueCost::SavedByGrafts: the input, unless the sub-layer has saved it, and the middle.
 int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer);
 
-/// See TechniqueCost::WorkspaceOfProducts.
+/// See TechniqueCost::WorkspaceOfGrafts.
 ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer);
 
 /// kInvalid where a field is of another method, or where nothing is left of the width.

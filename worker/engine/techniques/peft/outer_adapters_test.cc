@@ -1,9 +1,11 @@
 // Adapters of linear layers outside the blocks: what is counted, that they are the network of their
 // merged weights, gradients, meshes, and what is refused. Their training is compared with that of
 // peft in tests/parity.
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -198,6 +200,27 @@ TEST(OuterAdapters, TheLossChangesAsGradientsSay) {
   }
 }
 
+TEST(OuterAdapters, DroppedInputsOfAClassifierAreThoseOfItsGradients) {
+  ModelSpec model = WithHead();
+  TinyRun kept(model, ModelOptionsOf(TinyPlan("fp32")));
+  model.peft.dropout = 0.3;
+  TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+  const Batch batch = BatchOf(model);
+  for (TinyRun* each : {&kept, &run}) Perturb(*each, 0.1);
+  EXPECT_EQ(run.Logits(batch), kept.Logits(batch)) << "nothing is dropped where nothing is trained";
+  const double loss = run.Differentiate(batch);
+  EXPECT_GT(std::fabs(kept.Differentiate(batch) - loss), 1e-4);
+  EXPECT_GT(CheckSlopes(run, loss, [&] { return run.Differentiate(batch); }), 0);
+  // Other rows of the global batch have other masks.
+  ModelSpec head = WithHead("llama", {"lm_head"});
+  head.peft.dropout = 0.3;
+  TinyRun alone(head, ModelOptionsOf(TinyPlan("fp32")));
+  Perturb(alone, 0.1);
+  const double of_first = alone.Differentiate(batch);
+  EXPECT_EQ(alone.Differentiate(batch), of_first);
+  EXPECT_NE(alone.Differentiate(batch, 1.0f, /*first_sequence=*/2), of_first);
+}
+
 TEST(OuterAdapters, MeshesFollowOneRank) {
   const struct {
     const char* name;
@@ -225,18 +248,20 @@ TEST(OuterAdapters, MeshesFollowOneRank) {
          c.plan.stage_blocks = {1, 1};
        }},
   };
-  for (const char* init : {"default", "pissa"}) {
+  const std::pair<const char*, double> starts[] = {{"default", 0}, {"pissa", 0}, {"default", 0.2}};
+  for (const auto& [init, dropout] : starts) {
     MeshCase c{TinyJob(4), TinyPlan("fp32", 2, 2)};
     c.job.resources.device = "cpu";
     c.job.model = WithHead();
     c.job.model.peft.init = init;
+    c.job.model.peft.dropout = dropout;
     c.job.optimizer.learning_rate = 3e-3;
     c.job.train.steps = 4;
     c.job.train.log_every_steps = 2;
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
     for (const auto& way : ways) {
-      SCOPED_TRACE(std::string(init) + " " + way.name);
+      SCOPED_TRACE(std::string(init) + ", dropout " + std::to_string(dropout) + ", " + way.name);
       MeshCase meshes = c;
       way.change(meshes);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
@@ -262,7 +287,11 @@ TEST(OuterAdapters, NameWhatDoesNotFit) {
   EXPECT_THAT(refusal(model), HasSubstr("lm_head)' names the classifier lm_head, "));
   model = WithHead();
   model.peft.dropout = 0.1;
-  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head"));
+  EXPECT_EQ(refusal(model), "");
+  model = WithPooler();
+  model.peft.dropout = 0.1;
+  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with bert.pooler.dense does not "
+                                        "go with model.peft.dropout"));
   model = WithHead();
   model.peft.use_dora = true;
   EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head"));

@@ -112,8 +112,7 @@ const Feature kSettings[] = {
          },
      .shown =
          [](const JobSpec& job) {
-           const PeftSpec& spec = job.model.peft;
-           return spec.use_dora ? std::string("model.peft.use_dora") : MethodOf(job);
+           return job.model.peft.use_dora ? std::string("model.peft.use_dora") : MethodOf(job);
          }},
     {.name = "dropout of the inputs of adapters",
      .setting = "model.peft.dropout",
@@ -192,9 +191,9 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return HasExpertAdapters(job.model); },
      .shown = [](const JobSpec& job) { return TargetsOf(job) + " with experts"; },
      .of_folder = true},
-    {.name = "bottlenecks after sub-layers",
-     .setting = "model.peft.method houlsby, pfeiffer or parallel",
-     .asked = [](const JobSpec& job) { return HasBottlenecks(job.model.peft); },
+    {.name = "prefixes",
+     .setting = "model.peft.method prefix",
+     .asked = [](const JobSpec& job) { return job.model.peft.method == "prefix"; },
      .shown = MethodOf},
     {.name = "adapters outside the blocks",
      .setting = "model.peft.target_modules with a layer outside the blocks",
@@ -214,10 +213,12 @@ const Feature kSettings[] = {
          },
      .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; },
      .of_folder = true},
-    {.name = "prefixes",
-     .setting = "model.peft.method prefix",
-     .asked = [](const JobSpec& job) { return job.model.peft.method == "prefix"; },
-     .shown = MethodOf},
+    {.name = "adapters outside the blocks of an encoder",
+     .setting = "model.peft.target_modules with a layer outside the blocks of bert or vit",
+     .asked =
+         [](const JobSpec& job) { return kEncoder.asked(job) && !OuterTarget(job.model).empty(); },
+     .shown = ShownOuter,
+     .of_folder = true},
 };
 const Feature& kInSomeBlocks = kSettings[0];
 const Feature& kProjectsPrefix = kSettings[1];
@@ -239,11 +240,11 @@ const Feature& kPrefixOfStages = kSettings[16];
 const Feature& kFactorsComeAndGo = kSettings[17];
 const Feature& kSavesSomeExperts = kSettings[18];
 const Feature& kAdaptsExperts = kSettings[19];
-const Feature& kBottlenecks = kSettings[20];
+const Feature& kPrefixes = kSettings[20];
 const Feature& kAdaptsOuter = kSettings[21];
 const Feature& kAdaptsClassifier = kSettings[22];
 const Feature& kVirtualTokensOfDecoder = kSettings[23];
-const Feature& kPrefixes = kSettings[24];
+const Feature& kAdaptsOuterOfEncoder = kSettings[24];
 
 constexpr std::string_view kNotOfFusedExperts =
     "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
@@ -286,7 +287,6 @@ std::vector<Refusal> Rows() {
                   "resources.pipeline_schedule 1f1b"});
   rows.push_back({&kInSomeBlocks, &kPipelineParallel, "all stages have equal blocks",
                   "adapters in all blocks"});
-  rows.push_back({&kBottlenecks, &kExperts, kDenseLayersAlone, "model.peft.method lora"});
   rows.push_back({&kSavesSomeExperts, &kExpertParallel,
                   "expert-parallel ranks train all experts of a layer, or none",
                   "all of them, or resources.expert_parallel 1"});
@@ -303,7 +303,7 @@ std::vector<Refusal> Rows() {
   rows.push_back({&kAdaptsExperts, &kDora, kNotOfFusedExperts, "model.peft.use_dora false"});
   rows.push_back({&kAdaptsExperts, &kDecomposes, kNotOfFusedExperts, "model.peft.init default"});
   rows.push_back(
-      {&kAdaptsOuter, &kDropsInputs,
+      {&kAdaptsOuterOfEncoder, &kDropsInputs,
        "masks are drawn by position in the batch, and such a layer reads some rows of it",
        "model.peft.dropout 0"});
   rows.push_back({&kAdaptsOuter, &kJointAdapters,
@@ -327,11 +327,8 @@ std::vector<Refusal> Rows() {
       {&kVirtualTokens, &kMaskDocuments,
        "each document of a row has its own, and no prediction of memory counts them",
        "data.mask_documents false"},
-      {&kVirtualTokens, &kExperts, kDenseLayersAlone, "model.peft.method lora"},
       {&kVirtualTokens, &kVit, "peft puts virtual tokens before those of texts alone",
        "model.family gpt2, llama or bert"},
-      {&kVirtualTokens, &kSlidingWindow, "a window leaves virtual tokens behind",
-       "model.sliding_window 0"},
       {&kVirtualTokens, &kEmbeddingWidth,
        "virtual tokens would have to go through the projection of the embedding",
        "model.embedding_width 0"},
@@ -357,7 +354,6 @@ std::vector<Refusal> Rows() {
   const Refusal of_adalora[] = {
       {&kAdaLora, &kLossScaling, "it adds to gradients", "train.precision bf16"},
       {&kAdaLora, &kReplay, kPlainPasses, kOneOfTwo},
-      {&kAdaLora, &kExperts, kDenseLayersAlone, "model.peft.method lora"},
       {&kAdaLora, &kMeshDeterminism, kOtherBits, kOneOfTwo},
       {&kAdaLora, &kLocalSteps, "each rank would choose other ranks of factors", kOneOfTwo},
       {&kAdaLora, &kGradientClipValue, "ranks are scored by gradients that one factor clips",
@@ -436,9 +432,9 @@ class PeftCost : public TechniqueCost {
   }
 
   std::vector<ParameterInfo> GraftsOf(const ModelSpec& model,
-                                      const ParameterInfo& output) const override {
-    std::vector<ParameterInfo> tensors = BottleneckTensors(model, output);
-    return tensors.empty() ? PrefixTensors(model, output) : tensors;
+                                      const ParameterInfo& weight) const override {
+    std::vector<ParameterInfo> tensors = BottleneckTensors(model, weight);
+    return tensors.empty() ? PrefixTensors(model, weight) : tensors;
   }
   std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model) const override {
     std::vector<ParameterInfo> tensors = VirtualTokenTensors(model);
@@ -451,6 +447,9 @@ class PeftCost : public TechniqueCost {
   int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
     return SavedByBottlenecks(model, sub_layer);
   }
+  ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
+    return WorkspaceOfBottlenecks(model, sub_layer);
+  }
   // What those after a sub-layer read has a gradient of its own.
   bool ChangesBranches(const ModelSpec& model) const override {
     return HasBottlenecks(model.peft) && model.peft.method != "parallel";
@@ -458,9 +457,8 @@ class PeftCost : public TechniqueCost {
 
   // What a start takes off quantised weights is gone once the rest has been quantised again.
   bool ReadsFrozenWeights(const ModelSpec& model) const override {
-    const PeftSpec& spec = model.peft;
-    return MergesWeights(spec) ||
-           (DecomposesWeights(spec) && model.weight_quantization.type == "none");
+    const bool whole = model.weight_quantization.type == "none";
+    return MergesWeights(model.peft) || (whole && DecomposesWeights(model.peft));
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
@@ -470,11 +468,13 @@ class PeftCost : public TechniqueCost {
 
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
                                      int64_t columns) const override {
-    if (!AdaptsWeights(model.peft)) return WorkspaceOfBottlenecks(model, sub_layer);
-    if (MergesWeights(model.peft)) {
-      return {.weights = MergedGradientNumbers(model, sub_layer)};
-    }
+    if (!AdaptsWeights(model.peft)) return {};
+    if (MergesWeights(model.peft)) return {.weights = MergedGradientNumbers(model, sub_layer)};
     return WorkspaceOfAdapters(model, sub_layer, columns);
+  }
+
+  int64_t WorkspaceOfClassifier(const ModelSpec& model) const override {
+    return model.peft.dropout > 0 && AdaptsClassifier(model) ? model.width : 0;
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {

@@ -55,11 +55,19 @@ std::vector<Method> Methods() {
            }}};
 }
 
+/// Of a mistral the window leaves the first virtual tokens behind.
+constexpr const char* kFamilies[] = {"gpt2", "llama", "mistral", "mixtral"};
+
 JobSpec JobOf(const Method& method, const std::string& family = "gpt2") {
   JobSpec job = TinyJob(4);
   job.resources.device = "cpu";
-  job.model.family = family;
-  if (family == "llama") job.model.kv_heads = 1;
+  job.model.family = family == "gpt2" ? "gpt2" : "llama";
+  if (family != "gpt2") job.model.kv_heads = 1;
+  if (family == "mistral") job.model.sliding_window = 5;
+  if (family == "mixtral") {
+    job.model.experts = 4;
+    job.model.experts_per_token = 2;
+  }
   method.change(job.model.peft);
   job.model.peft.num_virtual_tokens = kVirtual;
   job.train.sequence_length = kLength;
@@ -112,7 +120,7 @@ std::vector<int32_t> End(const std::vector<int32_t>& tokens) {
 
 TEST(VirtualTokensTest, PromptsOfRealTokensAreTheseTokens) {
   const std::vector<int32_t> tokens = WholeSequence();
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const char* family : kFamilies) {
     SCOPED_TRACE(family);
     const JobSpec job = JobOf(Methods()[0], family);
     TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
@@ -133,7 +141,7 @@ TEST(VirtualTokensTest, PromptsOfRealTokensAreTheseTokens) {
 
 TEST(VirtualTokensTest, PrefixesOfKeysAndValuesOfRealTokensAreTheseTokens) {
   const std::vector<int32_t> tokens = WholeSequence();
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const char* family : kFamilies) {
     SCOPED_TRACE(family);
     const JobSpec job = JobOf(Methods()[2], family);
     TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
@@ -158,9 +166,9 @@ TEST(VirtualTokensTest, PrefixesOfKeysAndValuesOfRealTokensAreTheseTokens) {
           prefix.insert(prefix.end(), row, row + kv);
         }
       }
-      const std::string block = family == std::string("llama")
-                                    ? "model.layers." + std::to_string(layer) + ".self_attn.o_proj"
-                                    : "transformer.h." + std::to_string(layer) + ".attn.c_proj";
+      const std::string block = family == std::string("gpt2")
+                                    ? "transformer.h." + std::to_string(layer) + ".attn.c_proj"
+                                    : "model.layers." + std::to_string(layer) + ".self_attn.o_proj";
       SetValue(run, block + ".prefix", prefix);
     }
     EXPECT_LT(
@@ -177,7 +185,7 @@ TEST(VirtualTokensTest, EachDocumentOfARowSeesThem) {
   both.sequence_starts = {0, 5, kLength};
   for (int32_t i = 5; i < kLength; ++i) both.positions[static_cast<size_t>(i)] = i - 5;
   for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const char* family : kFamilies) {
       SCOPED_TRACE(std::string(method.name) + " " + family);
       TinyRun run(JobOf(method, family).model, ModelOptionsOf(TinyPlan("fp32")));
       Doubles apart = Wide(run.Logits(BatchOf(first)));
@@ -191,7 +199,7 @@ TEST(VirtualTokensTest, EachDocumentOfARowSeesThem) {
 TEST(VirtualTokensTest, CachedTokensFollowThem) {
   const std::vector<int32_t> tokens = End(WholeSequence());
   for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const char* family : kFamilies) {
       SCOPED_TRACE(std::string(method.name) + " " + family);
       TinyRun run(JobOf(method, family).model, ModelOptionsOf(TinyPlan("fp32")));
       auto& model = static_cast<LanguageModel&>(*run.model);
@@ -217,7 +225,7 @@ TEST(VirtualTokensTest, TheLossChangesAsGradientsSay) {
   const Result<Batch> batch = TinyTokens().Get(3, 0, 2);
   ASSERT_TRUE(batch.ok());
   for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const char* family : {"gpt2", "llama", "mistral"}) {
       SCOPED_TRACE(std::string(method.name) + " " + family);
       TinyRun run(JobOf(method, family).model, ModelOptionsOf(TinyPlan("fp32")));
       const double loss = run.Differentiate(*batch);
@@ -228,7 +236,7 @@ TEST(VirtualTokensTest, TheLossChangesAsGradientsSay) {
 
 TEST(VirtualTokensTest, ParametersAreThoseThatAreCounted) {
   for (const Method& method : Methods()) {
-    for (const char* family : {"gpt2", "llama"}) {
+    for (const char* family : kFamilies) {
       SCOPED_TRACE(std::string(method.name) + " " + family);
       const ModelSpec spec = JobOf(method, family).model;
       const std::vector<ParameterInfo> counted = ParametersOf(spec);
