@@ -61,7 +61,8 @@ enum class AdapterSide : uint8_t {
 };
 
 /// Which of two block-diagonal factors of a weight [out, in] a tensor in its place is: y = x Wᵀ is
-/// made by the one from what the other makes of x.
+/// made by the one from what the other makes of x. Blocks of the weight itself are of the side that
+/// tensor-parallel ranks cut.
 enum class FactorSide : uint8_t {
   kNone,    ///< It is none.
   kInput,   ///< It multiplies x.
@@ -163,9 +164,9 @@ struct ParameterInfo : ParameterAttributes {
   bool of_all_blocks = false;    ///< Of unit 0: all blocks compute with it, so that it is gathered
                                  ///< once a step where others are gathered unit by unit, and that
                                  ///< each stage of a pipeline has it.
-  bool of_whole_weight = false;  ///< Of an adapter or a source: it is not cut with its weight.
-                                 ///< Tensor-parallel ranks have all of it, and a partial gradient
-                                 ///< each.
+  bool of_whole_weight = false;  ///< Of an adapter, a source or a tensor in place of a weight: it
+                                 ///< is not cut with the weight. Tensor-parallel ranks have all of
+                                 ///< it, and a partial gradient each.
 
   int64_t Elements() const {
     int64_t count = 1;

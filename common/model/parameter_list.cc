@@ -293,9 +293,9 @@ void TakePart(int64_t rows, int64_t columns, ParameterInfo& parameter) {
     (parameter.read_directly ? shape.back() : shape.front()) /= columns;
     return;
   }
+  if (parameter.of_whole_weight) return;
   // An adapter is divided with the side of the weight that it shares.
   if (parameter.adapter != AdapterSide::kNone) {
-    if (parameter.of_whole_weight) return;
     const bool input = parameter.adapter == AdapterSide::kInput;
     if (input != EndsSubLayer(parameter.role)) return;
     int64_t& side = input ? shape.back() : shape.front();

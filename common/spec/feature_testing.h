@@ -300,12 +300,6 @@ inline const std::map<const Feature*, Change>& Changes() {
        [](JobSpec& job) {
          job.model.structured_matrices = {"monarch", {"*.0.*"}, 2};
        }},
-      {FeatureOf("structured_matrices", 1),
-       [](JobSpec& job) {
-         job.model.structured_matrices.kind = "pixelfly";
-         job.model.structured_matrices.block_size = 16;
-         job.model.structured_matrices.density = 1;
-       }},
       {FeatureOf("peft"), [](JobSpec& job) { job.model.peft.method = "lora"; }},
       {FeatureOf("peft", 0), [](JobSpec& job) { Lora(job).layers_to_transform = {0}; }},
       {FeatureOf("weight_quantization"),

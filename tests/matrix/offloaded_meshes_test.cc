@@ -48,6 +48,7 @@ struct Case {
   std::vector<int64_t> kept = {};   ///< Units on the device.
   std::vector<int64_t> stays = {};  ///< Units that come once a step.
   std::string peft = "none";        ///< See SetPeft.
+  std::string structured = "none";  ///< model.structured_matrices.kind
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
@@ -261,6 +262,14 @@ std::vector<Case> Cases() {
        .pipeline = 2,
        .parameters = "host",
        .peft = "prefix"},
+      {.name = "tensorAndMonarch", .tensor = 2, .structured = "monarch"},
+      {.name = "pipelineInFilesAndMonarch",
+       .pipeline = 2,
+       .optimizer = "nvme",
+       .schedule = "zero_bubble",
+       .structured = "monarch"},
+      {.name = "zero1AndPixelfly", .data = 2, .zero_stage = 1, .structured = "pixelfly"},
+      {.name = "partAndPixelfly", .kept = {0, 1}, .structured = "pixelfly"},
   };
 }
 
@@ -318,6 +327,13 @@ JobSpec JobOfCase(const Case& c, const std::string& root) {
   resources.offload_activations = c.activations;
   if (c.optimizer == "nvme" || c.parameters == "nvme") resources.offload_directory = root;
   SetPeft(c.peft, job);
+  if (c.structured != "none") {
+    StructuredMatricesSpec& matrices = job.model.structured_matrices;
+    matrices.kind = c.structured;
+    matrices.block_size = 16;
+    matrices.density = 0.5;
+    matrices.low_rank_share = 0.5;
+  }
   return job;
 }
 

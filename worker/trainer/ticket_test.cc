@@ -1,8 +1,10 @@
 #include "worker/trainer/ticket.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,8 @@
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
 #include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/trainer/trained_weights.h"
@@ -40,6 +44,16 @@ std::unique_ptr<BatchSource> TokensOf(const JobSpec& job) {
     return std::make_unique<RandomMasked>(job.model.vocab_size, job.model.context, 0.25);
   }
   return std::make_unique<RandomTokens>(job.model.vocab_size, job.model.context);
+}
+
+/// Loads what was trained, and the ticket of its last mask.
+Status LoadTicketOf(const std::string& folder, const CheckpointManifest& manifest, TinyRun& whole,
+                    TinyRun& ticket) {
+  WEFT_RETURN_IF_ERROR(
+      LoadTrainedWeights(Env::Posix(), folder, manifest, whole.model->parameters()));
+  WEFT_RETURN_IF_ERROR(LoadTicket(Env::Posix(), folder, manifest, *TicketOf(manifest.job.model),
+                                  whole.model->parameters(), ticket.model->parameters()));
+  return ticket.model->Pack(ticket.context);
 }
 
 /// A search of some steps, saved.
@@ -71,13 +85,38 @@ struct Search {
   }
 
   Status Load(TinyRun& whole, TinyRun& ticket) const {
-    WEFT_RETURN_IF_ERROR(
-        LoadTrainedWeights(Env::Posix(), folder, manifest, whole.model->parameters()));
-    WEFT_RETURN_IF_ERROR(LoadTicket(Env::Posix(), folder, manifest, *TicketOf(job.model),
-                                    whole.model->parameters(), ticket.model->parameters()));
-    return ticket.model->Pack(ticket.context);
+    return LoadTicketOf(folder, manifest, whole, ticket);
   }
 };
+
+/// Logits of the first weights of a search with its masks, which `state` has, as coefficients.
+/// `pruned`: how many coefficients are zero.
+std::vector<float> MaskedLogits(const JobSpec& job, const SavedState& state, const Batch& batch,
+                                int64_t& pruned) {
+  TinyRun masked(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  ParameterSet& parameters = masked.model->parameters();
+  const StateName name = TicketOf(job.model)->masks;
+  pruned = 0;
+  for (const auto& [tensor, mask] : state.tensors) {
+    if (!tensor.starts_with(name.prefix) || !tensor.ends_with(name.suffix)) continue;
+    const std::string weight =
+        tensor.substr(name.prefix.size(), tensor.size() - name.prefix.size() - name.suffix.size());
+    const TensorView c = parameters.value(*parameters.Find(weight + ".coefficients"));
+    for (int64_t i = 0; i < c.shape[0]; ++i) {
+      const float kept = mask[static_cast<size_t>(i) / (c.shape[0] / mask.size())];
+      c.As<float>()[i] = kept;
+      pruned += kept == 0 ? 1 : 0;
+    }
+  }
+  WEFT_CHECK(parameters.OnValues(masked.context, ValuesFrom::kCheckpoint).ok(), "merge");
+  WEFT_CHECK(masked.model->Pack(masked.context).ok(), "pack");
+  return masked.Logits(batch);
+}
+
+void ExpectNear(const std::vector<float>& logits, const std::vector<float>& expected) {
+  ASSERT_EQ(logits.size(), expected.size());
+  for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-6);
+}
 
 TEST(TicketTest, IsTheInitialNetworkWithoutTheUnitsThatMasksLeaveOut) {
   for (const char* family : {"llama", "gpt2", "bert"}) {
@@ -92,29 +131,11 @@ TEST(TicketTest, IsTheInitialNetworkWithoutTheUnitsThatMasksLeaveOut) {
     const Batch batch = *search.tokens->Get(9, 0, 4);
     const std::vector<float> logits = ticket.Logits(batch);
 
-    // The first weights of the search, and coefficients that are the masks.
-    TinyRun masked(search.job.model, options);
-    ParameterSet& parameters = masked.model->parameters();
-    const StateName name = TicketOf(search.job.model)->masks;
+    SavedState state;
+    state.Add(search.run.trainer->StateTensors());
     int64_t pruned = 0;
-    for (const NamedTensor& tensor : search.run.trainer->StateTensors()) {
-      if (!tensor.name.starts_with(name.prefix) || !tensor.name.ends_with(name.suffix)) continue;
-      const std::string weight = tensor.name.substr(
-          name.prefix.size(), tensor.name.size() - name.prefix.size() - name.suffix.size());
-      const TensorView c = parameters.value(*parameters.Find(weight + ".coefficients"));
-      const std::vector<float> mask = ValuesOf(tensor.view);
-      for (int64_t i = 0; i < c.shape[0]; ++i) {
-        const float kept = mask[static_cast<size_t>(i) / (c.shape[0] / mask.size())];
-        c.As<float>()[i] = kept;
-        pruned += kept == 0 ? 1 : 0;
-      }
-    }
+    ExpectNear(logits, MaskedLogits(search.job, state, batch, pruned));
     EXPECT_EQ(pruned, 2 * 48 + (family == std::string("llama") ? 2 * 2 : 0));
-    ASSERT_TRUE(parameters.OnValues(masked.context, ValuesFrom::kCheckpoint).ok());
-    ASSERT_TRUE(masked.model->Pack(masked.context).ok());
-    const std::vector<float> expected = masked.Logits(batch);
-    ASSERT_EQ(logits.size(), expected.size());
-    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-6);
 
     // It is a model as every other: it is exported, imported and trained.
     const std::string exported = search.folder + "/hf";
@@ -144,6 +165,43 @@ TEST(TicketTest, IsTheInitialNetworkWithoutTheUnitsThatMasksLeaveOut) {
     while (!training.trainer->finished()) last = training.Step().loss;
     EXPECT_LT(last, first - 0.5);
   }
+}
+
+// Each rank saves the masks of its blocks, and its columns of the first weights.
+TEST(TicketTest, OfASearchOnAMeshHasTheUnitsOfAllRanks) {
+  MeshCase mesh{SearchJob("llama"), TinyPlan("fp32", 2, 2)};
+  mesh.plan.mesh.tensor = mesh.plan.mesh.pipeline = 2;
+  mesh.plan.stage_blocks = {1, 1};
+  const std::string folder = ::testing::TempDir() + "/mesh_ticket";
+  std::filesystem::create_directories(folder);
+  CheckpointManifest manifest;
+  manifest.job = mesh.job;
+  SavedState state;
+  std::mutex mutex;
+  RunRanks(static_cast<int>(mesh.ranks()), std::chrono::seconds(60), [&](Collective& world) {
+    MeshRank rank(mesh, world);
+    for (int64_t step = 0; step < 4; ++step) {
+      ASSERT_TRUE(rank.trainer->Step().ok());
+    }
+    std::vector<NamedTensor> tensors = rank.trainer->StateTensors();
+    std::erase_if(tensors, [](const NamedTensor& tensor) { return !tensor.saved; });
+    const auto file = WriteTensorFile(Env::Posix(), folder, world.rank(), world.size(), tensors);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    const std::lock_guard lock(mutex);
+    state.Add(tensors);
+    manifest.files.push_back(*file);
+    manifest.step = rank.trainer->counters().step;
+    manifest.updates = rank.trainer->counters().updates;
+  });
+  const ModelOptions options = ModelOptionsOf(TinyPlan("fp32"));
+  TinyRun whole(mesh.job.model, options), ticket(TicketOf(mesh.job.model)->model, options);
+  const Status loaded = LoadTicketOf(folder, manifest, whole, ticket);
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  const Batch batch = *TokensOf(mesh.job)->Get(9, 0, 4);
+  int64_t pruned = 0;
+  ExpectNear(ticket.Logits(batch), MaskedLogits(mesh.job, state, batch, pruned));
+  EXPECT_EQ(pruned, 2 * 48 + 2 * 2);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TicketTest, ASearchWithoutAMaskHasNone) {

@@ -89,13 +89,15 @@ void RegisterTensors(ParameterSet* parameters, const Replacement& replaced, cons
   for (const ParameterInfo& tensor : replaced.tensors) {
     Shard own;
     if (!of_weight.whole()) own = factory.ShardOfReplacement(weight, tensor, of_weight);
-    parameters->Register(tensor.name, own.PartShape(ShapeOf(tensor)), tensor.role,
-                         {.bias = tensor.bias,
-                          .shard = own,
-                          .in_place_of = weight.name,
-                          .weight_shape = {weight.shape[0], weight.shape[1]},
-                          .parts = PartsHere(tensor.parts, own),
-                          .read_directly = tensor.read_directly});
+    const int64_t index =
+        parameters->Register(tensor.name, own.PartShape(ShapeOf(tensor)), tensor.role,
+                             {.bias = tensor.bias,
+                              .shard = own,
+                              .in_place_of = weight.name,
+                              .weight_shape = {weight.shape[0], weight.shape[1]},
+                              .parts = PartsHere(tensor.parts, own),
+                              .read_directly = tensor.read_directly});
+    if (!of_weight.whole() && own.whole()) parameters->SetPartialGradient(index);
   }
 }
 

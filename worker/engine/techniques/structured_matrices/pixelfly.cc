@@ -1,5 +1,7 @@
 #include "worker/engine/techniques/structured_matrices/pixelfly.h"
 
+#include <algorithm>
+#include <map>
 #include <vector>
 
 #include "kernels/block_sparse/block_sparse.h"
@@ -7,12 +9,52 @@
 
 namespace weft::engine {
 
-kernels::BlockPattern PatternOf(const PixelflySizes& size) {
+Shard ShardOfPixelfly(const PixelflySizes& size, const ParameterInfo& tensor,
+                      const Shard& of_weight) {
+  if (tensor.of_whole_weight) return {};
+  if (tensor.factor == FactorSide::kNone) return of_weight;
+  Shard shard;
+  shard.extent = size.blocks * size.size;
+  shard.first = of_weight.first;
+  int64_t begin = 0;
+  for (const PixelflySizes::Place& place : size.Places()) {
+    const int64_t line = size.size * (of_weight.axis == 0 ? place.row : place.column);
+    const bool here = std::any_of(of_weight.ranges.begin(), of_weight.ranges.end(),
+                                  [&](const Shard::Range& range) {
+                                    return range.begin <= line && line + size.size <= range.end;
+                                  });
+    const int64_t end = begin + size.size;
+    if (here && !shard.ranges.empty() && shard.ranges.back().end == begin) {
+      shard.ranges.back().end = end;
+    } else if (here) {
+      shard.ranges.push_back({begin, end});
+    }
+    begin = end;
+  }
+  return shard;
+}
+
+kernels::BlockPattern PatternOf(const PixelflySizes& size, const Shard& held, bool columns) {
   std::vector<kernels::BlockPattern::Place> places;
   for (const PixelflySizes::Place& place : size.Places()) {
     places.push_back({place.row, place.column});
   }
-  return {size.size, size.rows, size.columns, places};
+  if (held.whole()) return {size.size, size.rows, size.columns, places};
+  std::vector<kernels::BlockPattern::Place> own;
+  for (const Shard::Range& range : held.ranges) {
+    own.insert(own.end(), places.begin() + range.begin / size.size,
+               places.begin() + range.end / size.size);
+  }
+  // Each line has blocks, so that those of `own` are all that are here.
+  std::map<int64_t, int64_t> lines;
+  for (const auto& place : own) lines[columns ? place.column : place.row] = 0;
+  int64_t count = 0;
+  for (auto& [line, number] : lines) number = count++;
+  for (auto& place : own) {
+    int64_t& line = columns ? place.column : place.row;
+    line = lines.at(line);
+  }
+  return {size.size, columns ? size.rows : count, columns ? count : size.columns, own};
 }
 
 Pixelfly::Pixelfly(ParameterSet* parameters, int64_t first, const kernels::BlockPattern* pattern,

@@ -7,11 +7,19 @@
 #include "worker/engine/nn/packed_parameter.h"
 #include "worker/engine/techniques/structured_matrices/structured_matrices_cost.h"
 #include "worker/engine/techniques/structured_matrices/structured_weight.h"
+#include "worker/engine/tensor/shard.h"
 
 namespace weft::engine {
 
-/// Where the blocks of B are.
-kernels::BlockPattern PatternOf(const PixelflySizes& size);
+/// Which part of a tensor of a Pixelated Butterfly a tensor-parallel rank has that has the part
+/// `of_weight` of W, whole lines of the grid: of B the blocks in these lines, of the factor that
+/// shares their side the same, and all of the other factor.
+Shard ShardOfPixelfly(const PixelflySizes& size, const ParameterInfo& tensor,
+                      const Shard& of_weight);
+
+/// Where the blocks of B are, or those of `held`, a part of B's tensor that ShardOfPixelfly says:
+/// in the grid of the rows that are here or, with `columns`, of the columns.
+kernels::BlockPattern PatternOf(const PixelflySizes& size, const Shard& held, bool columns);
 
 /// Products with a Pixelated Butterfly W = B + U V (Chen et al. 2021, arXiv 2112.00029): with the
 /// blocks of B, and with V and then U.

@@ -1,6 +1,7 @@
 #include "worker/engine/techniques/structured_matrices/structured_matrices_cost.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,14 +57,8 @@ const Feature kSettings[] = {
     {.name = "structured matrices in some blocks",
      .setting = "model.structured_matrices.layers that name some blocks",
      .asked = [](const JobSpec& job) { return BlocksDiffer(job.model); },
-     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }},
-    {.name = "Pixelated Butterfly",
-     .setting = "model.structured_matrices.kind pixelfly",
-     .asked = [](const JobSpec& job) { return job.model.structured_matrices.kind == "pixelfly"; },
-     .shown =
-         [](const JobSpec&) { return std::string("model.structured_matrices.kind pixelfly"); }}};
+     .shown = [](const JobSpec&) { return std::string("model.structured_matrices.layers"); }}};
 const Feature& kInSomeBlocks = kSettings[0];
-const Feature& kPixelfly = kSettings[1];
 
 Status CheckPixelfly(const StructuredMatricesSpec& spec, const ParameterInfo& weight) {
   const std::string shape = weight.name + " [" + std::to_string(weight.shape[0]) + ", " +
@@ -101,16 +96,66 @@ Status CheckSizes(const ModelSpec& model) {
   return OkStatus();
 }
 
+/// Rows of a weight, or columns where it ends a sub-layer, that tensor-parallel ranks cut evenly.
+std::vector<int64_t> PartsOfCutSide(const ParameterInfo& weight) {
+  const bool rows = !EndsSubLayer(weight.role);
+  if (rows && !weight.parts.empty()) return weight.parts;
+  return {weight.shape[rows ? 0 : 1]};
+}
+
+/// Each of `columns` tensor-parallel ranks has whole blocks of the side of a weight that is cut.
+Status CheckMonarchRanks(const StructuredMatricesSpec& spec, const ParameterInfo& weight,
+                         int64_t columns) {
+  const MonarchSizes size = MonarchOf(spec, weight.shape);
+  const bool rows = !EndsSubLayer(weight.role);
+  const int64_t of_block = rows ? size.out : size.in;
+  for (const int64_t part : PartsOfCutSide(weight)) {
+    if (part % (columns * of_block) == 0) continue;
+    return InvalidError("model.structured_matrices.blocks " + std::to_string(spec.blocks) +
+                        " has " + std::to_string(of_block) + (rows ? " rows" : " columns") +
+                        " of " + weight.name + " in a block, and " + std::to_string(columns) +
+                        " tensor-parallel ranks would cut blocks; hint: more blocks, fewer "
+                        "of these ranks, or model.structured_matrices.layers without this "
+                        "weight");
+  }
+  return OkStatus();
+}
+
+/// The same, and as many blocks of the butterfly as each other.
+Status CheckPixelflyRanks(const StructuredMatricesSpec& spec, const ParameterInfo& weight,
+                          int64_t columns) {
+  const PixelflySizes size = PixelflyOf(spec, weight.shape);
+  const bool rows = !EndsSubLayer(weight.role);
+  const auto refusal = [&](const std::string& what) {
+    return InvalidError("model.structured_matrices.block_size " + std::to_string(spec.block_size) +
+                        ": " + std::to_string(columns) + " tensor-parallel ranks would " + what +
+                        " of " + weight.name +
+                        "; hint: sides of weights that are a power of two of blocks, fewer of "
+                        "these ranks, or model.structured_matrices.layers without this weight");
+  };
+  std::vector<int64_t> rank_of;  // by line of the grid
+  for (const int64_t part : PartsOfCutSide(weight)) {
+    if (part % (columns * size.size) != 0) return refusal("cut blocks");
+    const int64_t lines = part / (columns * size.size);
+    for (int64_t line = 0; line < columns * lines; ++line) rank_of.push_back(line / lines);
+  }
+  std::vector<int64_t> blocks(static_cast<size_t>(columns), 0);
+  for (const PixelflySizes::Place& place : size.Places()) {
+    const int64_t rank = rank_of[static_cast<size_t>(rows ? place.row : place.column)];
+    ++blocks[static_cast<size_t>(rank)];
+  }
+  const bool alike =
+      std::adjacent_find(blocks.begin(), blocks.end(), std::not_equal_to<>()) == blocks.end();
+  return alike ? OkStatus() : refusal("have different numbers of the blocks");
+}
+
 std::vector<Refusal> Rows() {
   std::vector<Refusal> rows = {
-      {&kPixelfly, &kTensorParallel,
-       "ranks with as many rows or columns would have different numbers of its blocks",
-       "model.structured_matrices.kind monarch, or data or pipeline parallelism"},
       {&kStructuredMatrices, &kTensorParallel2d,
        "blocks would have to be cut along both sides of a weight", "resources.tensor_rows 1"},
       {&kStructuredMatrices, &kExperts, kDenseLayersAlone, kOneOfTwo},
-      {&kStructuredMatrices, &kOffloadOptimizer, kOnDeviceAlone,
-       "resources.offload_optimizer none"},
+      {&kStructuredMatrices, &kOffloadParameters, kOnDeviceAlone,
+       "resources.offload_parameters none"},
       {&kStructuredMatrices, &OverParameterizationTechniqueCost().feature(),
        "one makes a weight of more numbers, the other of fewer", kOneOfTwo},
       {&kStructuredMatrices, &Sparse24TechniqueCost().feature(), kOneProducts, kOneOfTwo},
@@ -161,27 +206,14 @@ class StructuredMatricesCost : public TechniqueCost {
     return StructuredTensors(model.structured_matrices, weight);
   }
 
-  // Each rank has whole blocks of the side of a weight that is cut.
   Status CheckTensorParallel(const ModelSpec& model, int64_t columns) const override {
     const StructuredMatricesSpec& spec = model.structured_matrices;
-    if (spec.kind != "monarch") return OkStatus();
+    if (!Asks(model)) return OkStatus();
     for (int64_t block = 0; block < DistinctBlocks(model); ++block) {
       for (const ParameterInfo& weight : PlainBlockParameters(model, block)) {
         if (!IsStructured(model, weight)) continue;
-        const MonarchSizes size = MonarchOf(spec, weight.shape);
-        const bool rows = !EndsSubLayer(weight.role);
-        std::vector<int64_t> parts = {weight.shape[rows ? 0 : 1]};
-        if (rows && !weight.parts.empty()) parts = weight.parts;
-        const int64_t of_block = rows ? size.out : size.in;
-        for (const int64_t part : parts) {
-          if (part % (columns * of_block) == 0) continue;
-          return InvalidError("model.structured_matrices.blocks " + std::to_string(spec.blocks) +
-                              " has " + std::to_string(of_block) + (rows ? " rows" : " columns") +
-                              " of " + weight.name + " in a block, and " + std::to_string(columns) +
-                              " tensor-parallel ranks would cut blocks; hint: more blocks, fewer "
-                              "of these ranks, or model.structured_matrices.layers without this "
-                              "weight");
-        }
+        WEFT_RETURN_IF_ERROR(spec.kind == "monarch" ? CheckMonarchRanks(spec, weight, columns)
+                                                    : CheckPixelflyRanks(spec, weight, columns));
       }
       if (!BlocksDiffer(model)) break;
     }
@@ -313,10 +345,15 @@ std::vector<ParameterInfo> PixelflyTensors(const StructuredMatricesSpec& spec,
   tensors[0].parts.assign(static_cast<size_t>(size.blocks), size.size);
   tensors[0].products = size.blocks;
   tensors[0].read_directly = true;
+  // Tensor-parallel ranks have blocks in the lines of the side of the weight that is cut,
+  const bool ends = EndsSubLayer(weight.role);
+  tensors[0].factor = ends ? FactorSide::kInput : FactorSide::kOutput;
   if (size.rank == 0) return tensors;
   tensors.push_back(tensor("pixelfly_in", size.rank, weight.shape[1]));
   tensors.push_back(tensor("pixelfly_out", weight.shape[0], size.rank));
   tensors[1].more_products = 1;
+  // a part of the factor with that side, and all of the other one.
+  tensors[ends ? 2 : 1].of_whole_weight = true;
   return tensors;
 }
 

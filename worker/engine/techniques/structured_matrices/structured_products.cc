@@ -136,8 +136,11 @@ std::vector<ParameterInfo> StructuredProductsFactory::ReplacementsOf(
 Shard StructuredProductsFactory::ShardOfReplacement(const ParameterInfo& weight,
                                                     const ParameterInfo& tensor,
                                                     const Shard& of_weight) const {
-  return ShardOfFactor(MonarchOf(model_.structured_matrices, weight.shape), tensor.factor,
-                       of_weight);
+  const StructuredMatricesSpec& spec = model_.structured_matrices;
+  if (spec.kind == "pixelfly") {
+    return ShardOfPixelfly(PixelflyOf(spec, weight.shape), tensor, of_weight);
+  }
+  return ShardOfFactor(MonarchOf(spec, weight.shape), tensor.factor, of_weight);
 }
 
 std::vector<float> StructuredProductsFactory::WeightFrom(
@@ -157,12 +160,19 @@ std::vector<std::vector<float>> StructuredProductsFactory::TensorsNearest(
 std::unique_ptr<StructuredWeight> StructuredProductsFactory::NewWeight(const LinearLayer& layer,
                                                                        const OutputWeight& weight) {
   const StructuredMatricesSpec& spec = model_.structured_matrices;
-  const Shape& whole = (*layer.parameters)[weight.first].weight_shape;
-  const std::vector<int64_t> shape = {whole[0], whole[1]};
+  const Parameter& first = (*layer.parameters)[weight.first];
+  const std::vector<int64_t> shape = {first.weight_shape[0], first.weight_shape[1]};
   if (spec.kind == "pixelfly") {
     const PixelflySizes size = PixelflyOf(spec, shape);
-    auto pattern = patterns_.find(shape);
-    if (pattern == patterns_.end()) pattern = patterns_.emplace(shape, PatternOf(size)).first;
+    const bool columns = EndsSubLayer(first.role);
+    std::vector<int64_t> key = shape;
+    for (const Shard::Range& range : first.shard.ranges) {
+      key.insert(key.end(), {range.begin, range.end});
+    }
+    auto pattern = patterns_.find(key);
+    if (pattern == patterns_.end()) {
+      pattern = patterns_.emplace(key, PatternOf(size, first.shard, columns)).first;
+    }
     return std::make_unique<Pixelfly>(layer.parameters, weight.first, &pattern->second, size.rank,
                                       layer.compute);
   }

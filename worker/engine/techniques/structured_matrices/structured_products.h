@@ -75,8 +75,8 @@ class StructuredProductsFactory : public ProductsFactory {
 
  private:
   ModelSpec model_;
-  /// Patterns of pixelfly, by the shape of a weight: weights of one shape have their blocks in the
-  /// same places.
+  /// Patterns of pixelfly, by the shape of a weight and, on tensor-parallel ranks, the ranges of
+  /// its blocks: weights of one shape have their blocks in the same places.
   std::map<std::vector<int64_t>, kernels::BlockPattern> patterns_;
 };
 

@@ -12,45 +12,54 @@
 
 #include "common/rng.h"
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/nn/whole_values.h"
 #include "worker/engine/techniques/mask_choice.h"
 #include "worker/engine/techniques/structured_pruning/coefficients.h"
 #include "worker/engine/techniques/structured_pruning/structured_pruning_cost.h"
 #include "worker/engine/techniques/technique.h"
 #include "worker/engine/techniques/weight_snapshot.h"
-#include "worker/engine/tensor/transfer.h"
+#include "worker/engine/tensor/shard.h"
 
 namespace weft::engine {
 namespace {
 
 /// The search for an Early-Bird ticket (You et al. 2020, arXiv 1909.11957; for transformers Chen et
 /// al. 2021, arXiv 2101.00063): learns coefficients, and ends when the units with the largest ones
-/// are the same for some time.
+/// are the same for some time. Of tensor-parallel ranks each has the coefficients of its heads and
+/// neurons, and all have the masks of the blocks that they compute.
 class StructuredPruning : public Technique {
  public:
-  explicit StructuredPruning(ModelSpec model) : model_(std::move(model)) {}
+  /// `tensor_ranks`: as in TechniqueInputs.
+  StructuredPruning(ModelSpec model, Collective* tensor_ranks)
+      : model_(std::move(model)), tensor_ranks_(tensor_ranks) {}
 
   Status OnParameters(ParameterSet& parameters) override {
     parameters_ = &parameters;
     const int64_t count = parameters.size();
     for (int64_t i = 0; i < count; ++i) {
-      if (!parameters[i].output_weight()) continue;
-      const PrunedUnits units = UnitsBefore(model_, parameters[i].role);
+      const Parameter weight = parameters[i];
+      if (!weight.output_weight()) continue;
+      const PrunedUnits units = UnitsBefore(model_, weight.role);
       if (units.count == 0) continue;
-      const ParameterInfo weight = {
-          parameters[i], parameters[i].name, {parameters[i].shape[0], parameters[i].shape[1]}};
-      const std::vector<ParameterInfo> sources = CoefficientSources(model_, weight);
+      const std::vector<ParameterInfo> sources =
+          CoefficientSources(model_, {weight, weight.name, {weight.shape[0], weight.shape[1]}});
       weights_.push_back({.weight = i,
                           .units = units,
-                          .heads = parameters[i].role == ParameterRole::kAttentionOutput,
+                          .heads = weight.role == ParameterRole::kAttentionOutput,
                           .mask = std::vector<uint8_t>(static_cast<size_t>(units.count), 0)});
+      // A tensor-parallel rank has some columns of the weight, those of whole heads or neurons.
+      Shard coefficients = weight.shard.InColumns(units.columns);
+      coefficients.axis = 0;
       parameters.Derive(i, {{.name = sources[0].name,
-                             .shape = parameters[i].shape,
-                             .initializer = parameters[i].initializer,
-                             .parts = {}},
+                             .shape = weight.shape,
+                             .initializer = weight.initializer,
+                             .parts = {},
+                             .shard = weight.shard},
                             {.name = sources[1].name,
-                             .shape = {units.coefficients},
+                             .shape = {sources[1].shape[0]},
                              .initializer = {.mean = 1},
-                             .parts = {}}});
+                             .parts = {},
+                             .shard = coefficients}});
     }
     parameters.AddValuesHook([this](Context& context, ValuesFrom from) {
       return from == ValuesFrom::kCheckpoint ? MergeCoefficients(context, *parameters_)
@@ -104,7 +113,9 @@ class StructuredPruning : public Technique {
     const StateName name = TicketMasks();
     for (Weight& each : weights_) {
       tensors.push_back({.name = name.prefix + (*parameters_)[each.weight].name + name.suffix,
-                         .view = {each.mask.data(), DType::kU8, {std::ssize(each.mask)}}});
+                         .view = {each.mask.data(), DType::kU8, {std::ssize(each.mask)}},
+                         .parameter = CoefficientsOf(each),
+                         .columns = 0});  // the whole mask on each tensor-parallel rank
     }
     tensors.push_back(
         {.name = "structured_pruning/search", .view = {search_.data(), DType::kI32, {2}}});
@@ -117,7 +128,7 @@ class StructuredPruning : public Technique {
     int64_t weight = 0;  ///< Index of the parameter.
     PrunedUnits units;
     bool heads = false;
-    std::vector<uint8_t> mask;  ///< 1: kept.
+    std::vector<uint8_t> mask;  ///< Of all units, those of other ranks too; 1: kept.
   };
 
   int32_t& masks() { return search_[0]; }
@@ -140,13 +151,13 @@ class StructuredPruning : public Technique {
   }
 
   /// Keeps the units with the largest coefficients in each block, equal ones at random. Returns the
-  /// share of heads, or of neurons, whichever is more, that the last masks had otherwise.
+  /// share of heads, or of neurons, whichever is more, that the last masks of all blocks had
+  /// otherwise. All ranks ask for it.
   Result<double> ChooseMasks(int64_t step) {
-    std::array<double, 2> changed = {0, 0}, all = {0, 0};  // neurons, heads
+    std::array<double, 4> counts = {0, 0, 0, 0};  // changed neurons and all, changed heads and all
     for (Weight& each : weights_) {
-      const TensorView view = parameters_->value(CoefficientsOf(each));
-      std::vector<float> coefficients(static_cast<size_t>(view.shape.Elements()));
-      WEFT_RETURN_IF_ERROR(Download(parts_.context->stream, view, coefficients.data()));
+      WEFT_ASSIGN_OR_RETURN(const std::vector<float> coefficients,
+                            WholeValue(*parameters_, CoefficientsOf(each), tensor_ranks_));
       std::vector<float> scores(each.mask.size(), 0.0f);
       const size_t of_unit = coefficients.size() / scores.size();
       for (size_t i = 0; i < coefficients.size(); ++i) {
@@ -156,15 +167,18 @@ class StructuredPruning : public Technique {
       const PhiloxKey ties{parts_.context->seed, static_cast<uint32_t>(step),
                            SiteHash(site.c_str())};
       const std::vector<uint8_t> mask = KeepLargest(scores, each.units.kept, ties);
-      const size_t kind = each.heads ? 1 : 0;
-      for (size_t i = 0; i < mask.size(); ++i) changed[kind] += mask[i] != each.mask[i] ? 1 : 0;
-      all[kind] += static_cast<double>(mask.size());
+      const size_t kind = each.heads ? 2 : 0;
+      for (size_t i = 0; i < mask.size(); ++i) counts[kind] += mask[i] != each.mask[i] ? 1 : 0;
+      counts[kind + 1] += static_cast<double>(mask.size());
       std::copy(mask.begin(), mask.end(), each.mask.begin());
     }
-    return std::max(changed[0] / std::max(all[0], 1.0), changed[1] / std::max(all[1], 1.0));
+    // Stages have other blocks. Tensor-parallel ranks count the same masks, which no share shows.
+    WEFT_RETURN_IF_ERROR(parts_.sum_over_replica(counts));
+    return std::max(counts[0] / std::max(counts[1], 1.0), counts[2] / std::max(counts[3], 1.0));
   }
 
   ModelSpec model_;
+  Collective* tensor_ranks_;
   TrainingParts parts_;
   ParameterSet* parameters_ = nullptr;
   std::vector<Weight> weights_;
@@ -176,7 +190,7 @@ class StructuredPruning : public Technique {
 
 std::unique_ptr<Technique> NewStructuredPruning(const TechniqueInputs& inputs) {
   if (inputs.model.structured_pruning.method == "none") return nullptr;
-  return std::make_unique<StructuredPruning>(inputs.model);
+  return std::make_unique<StructuredPruning>(inputs.model, inputs.tensor_ranks);
 }
 
 }  // namespace weft::engine

@@ -54,7 +54,6 @@ const Feature kSettings[] = {
 const Feature& kHeads = kSettings[0];
 const Feature& kNeurons = kSettings[1];
 
-constexpr std::string_view kWholeMatrices = "coefficients are of whole matrices";
 constexpr std::string_view kTrainedOutputs = "coefficients are trained with the weights they scale";
 constexpr std::string_view kUnitsOfFactors = "units would have to be left out of factors";
 constexpr std::string_view kLeftOut = "leave it out of model.freeze";
@@ -68,8 +67,9 @@ class StructuredPruningCost : public TechniqueCost {
   std::span<const Refusal> refusals() const override {
     static const Refusal rows[] = {
         {&kStructuredPruning, &kZeroParameters, kMadeOfOthers, "resources.zero_stage 2"},
-        {&kStructuredPruning, &kTensorParallel, kWholeMatrices, "data parallelism alone"},
-        {&kStructuredPruning, &kPipelineParallel, kAllBlocksHere, "data parallelism alone"},
+        {&kStructuredPruning, &kTensorParallel2d,
+         "gradients of coefficients would have to be summed over the rows of the grid",
+         "resources.tensor_rows 1"},
         {&kStructuredPruning, &kOffloadOptimizer, kOnDeviceAlone,
          "resources.offload_optimizer none"},
         {&kStructuredPruning, &kReplay, kPlainPasses, kOneOfTwo},
@@ -120,8 +120,10 @@ class StructuredPruningCost : public TechniqueCost {
   // Merging reads a weight and writes its product with the coefficients; the gradients of both read
   // its gradient and the weight, and write as much.
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
-    work.f32_numbers += 5 * static_cast<double>(DerivedNumbers(shape.spec));
-    work.flops += 4 * static_cast<double>(DerivedNumbers(shape.spec));
+    if (!Asks(shape.spec)) return;
+    const auto numbers = static_cast<double>(shape.derived);
+    work.f32_numbers += 5 * numbers;
+    work.flops += 4 * numbers;
   }
 
   // The first weights, in f32.
@@ -144,16 +146,6 @@ class StructuredPruningCost : public TechniqueCost {
              "Share of heads and neurons that the last two masks keep or leave out differently; "
              "absent in steps without a new mask."}};
   }
-
- private:
-  static int64_t DerivedNumbers(const ModelSpec& model) {
-    int64_t numbers = 0;
-    if (!Asks(model)) return numbers;
-    for (const ParameterInfo& parameter : ParametersOf(model)) {
-      if (!CoefficientSources(model, parameter).empty()) numbers += parameter.Elements();
-    }
-    return numbers;
-  }
 };
 
 }  // namespace
@@ -173,7 +165,7 @@ PrunedUnits UnitsBefore(const ModelSpec& model, ParameterRole role) {
     const int64_t count = KvHeads(model);
     return {.count = count,
             .kept = std::clamp<int64_t>(share(spec.head_density, count), 1, count),
-            .coefficients = model.heads,
+            .columns = HeadWidth(model),
             .penalty = spec.head_penalty};
   }
   if (role == ParameterRole::kMlpDown && spec.neuron_density < 1) {
@@ -182,7 +174,7 @@ PrunedUnits UnitsBefore(const ModelSpec& model, ParameterRole role) {
     const int64_t kept = kMultiple * share(spec.neuron_density / kMultiple, count);
     return {.count = count,
             .kept = std::clamp(kept, std::min(kMultiple, count), count),
-            .coefficients = count,
+            .columns = 1,
             .penalty = spec.neuron_penalty};
   }
   return {};
@@ -195,7 +187,7 @@ std::vector<ParameterInfo> CoefficientSources(const ModelSpec& model, const Para
   ParameterInfo unscaled = weight, coefficients = weight;
   unscaled.name += ".unscaled";
   coefficients.name += ".coefficients";
-  coefficients.shape = {units.coefficients};
+  coefficients.shape = {weight.shape[1] / units.columns};
   return {std::move(unscaled), std::move(coefficients)};
 }
 

@@ -14,8 +14,8 @@
 #include "common/model/optimizer_bytes.h"
 #include "worker/engine/techniques/structured_pruning/coefficients.h"
 #include "worker/engine/techniques/structured_pruning/structured_pruning_cost.h"
+#include "worker/engine/techniques/structured_pruning/testing.h"
 #include "worker/engine/techniques/trained_matrices.h"
-#include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -25,21 +25,6 @@ namespace {
 using ::testing::HasSubstr;
 
 const std::string kMetric(kMaskDistanceMetric);
-
-/// Prunes the heads of a llama, which share keys and values in twos; of others the neurons alone.
-JobSpec SearchJob(const std::string& family) {
-  JobSpec job = TinyJob(4);
-  job.model.family = family;
-  StructuredPruningSpec& spec = job.model.structured_pruning;
-  spec.method = "early_bird";
-  spec.interval = 2;
-  if (family == "llama") {
-    job.model.heads = 4;
-    job.model.kv_heads = 2;
-    spec.head_density = 0.5;
-  }
-  return job;
-}
 
 RandomTokens TinyTokens() {
   return {TinyModel().vocab_size, TinyModel().context};
@@ -73,7 +58,7 @@ TEST(StructuredPruningTest, UnitsAreHeadsThatShareKeysAndNeuronsInEights) {
   const PrunedUnits heads = UnitsBefore(model, ParameterRole::kAttentionOutput);
   EXPECT_EQ(heads.count, 6);
   EXPECT_EQ(heads.kept, 4);
-  EXPECT_EQ(heads.coefficients, 12);
+  EXPECT_EQ(heads.columns, 64);
   const PrunedUnits neurons = UnitsBefore(model, ParameterRole::kMlpDown);
   EXPECT_EQ(neurons.kept, 1840);  // 0.6 of 3072, in eights
   EXPECT_EQ(UnitsBefore(model, ParameterRole::kMlpUp).count, 0);
@@ -313,37 +298,6 @@ TEST(StructuredPruningTest, AResumedSearchGoesOnBitForBit) {
         }
       }
       EXPECT_EQ(StateOf(original), StateOf(copy));
-    }
-  }
-}
-
-TEST(StructuredPruningTest, RanksSearchAsOneDoes) {
-  struct Mesh {
-    std::string name;
-    void (*change)(MeshCase& c);
-  };
-  const std::vector<Mesh> meshes = {{"data 2", [](MeshCase& c) { c.plan.mesh.data = 2; }},
-                                    {"ring 2, recomputed", [](MeshCase& c) {
-                                       c.job.resources.context_method = "ring";
-                                       c.plan.mesh.context = 2;
-                                       c.plan.block_memory_policy = std::vector<std::string>(
-                                           c.job.model.layers, "recompute");
-                                     }}};
-  for (const Mesh& mesh : meshes) {
-    SCOPED_TRACE(mesh.name);
-    MeshCase c{SearchJob("llama"), TinyPlan("fp32", 2, 1)};
-    c.job.train.steps = 6;
-    mesh.change(c);
-    c.plan.accumulation_steps = 4 / c.plan.micro_batch / c.plan.mesh.data;
-    const std::vector<MeshOutcome> ranks = TrainOnMesh(c);
-    const MeshOutcome whole = TrainOnMesh(c.Whole())[0];
-    ExpectFollows(ranks, whole, 1e-5, 1e-4);
-    for (const MeshOutcome& rank : ranks) {
-      for (size_t step = 0; step < whole.reports.size(); ++step) {
-        EXPECT_EQ(rank.reports[step].technique_metrics, ranks[0].reports[step].technique_metrics);
-        EXPECT_EQ(rank.reports[step].technique_metrics.size(),
-                  whole.reports[step].technique_metrics.size());
-      }
     }
   }
 }
