@@ -183,7 +183,7 @@ TEST(HostileAdapters, CutTensorsOfEachMethodAreRefused) {
                               whole.weights.size() - 1, whole.weights.size()}) {
       Adapter adapter(name);
       adapter.weights.resize(size);
-      EXPECT_EQ(adapter.Refusal() == "", size == whole.weights.size()) << name << " " << size;
+      EXPECT_EQ(adapter.Refusal().empty(), size == whole.weights.size()) << name << " " << size;
     }
   }
 }
