@@ -193,7 +193,8 @@ TEST(HostileAdapters, HeadersThatLieAreRefused) {
     Adapter adapter;
     adapter.ChangeHeader([&](std::string& header) {
       Json tensors = *ParseJson(header);
-      for (auto& [name, tensor] : tensors.items()) {
+      for (auto it = tensors.begin(); it != tensors.end(); ++it) {
+        Json& tensor = it.value();
         if (!tensor.contains("data_offsets") || tensor["data_offsets"][0] != 0) continue;
         tensor[key] = value;
       }
