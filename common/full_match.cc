@@ -6,10 +6,16 @@
 #include <array>
 #include <memory>
 
+#include "common/text.h"
+
 namespace weft {
 namespace {
 
-constexpr uint32_t kMostSteps = 1 << 20;
+/// Less than a millisecond, since a pattern from a file is tried on hundreds of names. Those that
+/// people write take some hundreds of steps.
+constexpr uint32_t kMostSteps = 1 << 16;
+/// The most of a pattern that messages have.
+constexpr size_t kMostBytes = 200;
 
 std::string MessageOf(int error) {
   std::array<char, 128> text{};
@@ -27,8 +33,8 @@ Result<bool> FullMatch(const std::string& pattern, std::string_view text) {
                     PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &place, nullptr),
       &pcre2_code_free);
   if (code == nullptr) {
-    return InvalidError("'" + pattern + "' is no regular expression: " + MessageOf(error) +
-                        " at character " + std::to_string(place));
+    return InvalidError("'" + ClipText(pattern, kMostBytes) + "' is no regular expression: " +
+                        MessageOf(error) + " at character " + std::to_string(place));
   }
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
@@ -40,8 +46,9 @@ Result<bool> FullMatch(const std::string& pattern, std::string_view text) {
                                 0, 0, data.get(), context.get());
   if (found >= 0) return true;
   if (found == PCRE2_ERROR_NOMATCH) return false;
-  return InvalidError("the regular expression '" + pattern + "' on '" + std::string(text) +
-                      "': " + MessageOf(found) + "; hint: a simpler one");
+  return InvalidError("the regular expression '" + ClipText(pattern, kMostBytes) + "' on '" +
+                      ClipText(text, kMostBytes) + "': " + MessageOf(found) +
+                      "; hint: a simpler one");
 }
 
 }  // namespace weft

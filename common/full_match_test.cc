@@ -25,6 +25,9 @@ TEST(FullMatch, SaysWhatIsNoRegularExpressionAndStopsInTime) {
   EXPECT_THAT(FullMatch("(a", "a").status().message(), ::testing::HasSubstr("'(a' is no regular"));
   const Result<bool> endless = FullMatch("(a*)*b", std::string(60, 'a'));
   EXPECT_TRUE(!endless.ok() || !*endless);
+  EXPECT_THAT(FullMatch("(.+)+nn", "transformer.h.0.attn.c_attn").status().message(),
+              ::testing::HasSubstr("'(.+)+nn' on 'transformer.h.0.attn.c_attn': "));
+  EXPECT_LT(FullMatch(std::string(100'000, '('), "a").status().message().size(), 400u);
 }
 
 }  // namespace

@@ -100,6 +100,10 @@ Result<KeptRanks> KeptRanksFrom(const Json& config, const ModelSpec& model) {
                           " times true or false, one for each rank of init_r");
     }
     std::vector<bool>& own = kept[layer];
+    if (!own.empty()) {
+      return InvalidError(std::string(kPeftConfigName) + " has " + key + " for " +
+                          ClipText(name, 200) + ", a layer that it has another list of");
+    }
     for (const Json& flag : flags) own.push_back(flag.get<bool>());
   }
   return kept;

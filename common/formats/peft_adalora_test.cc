@@ -126,6 +126,12 @@ TEST(PeftAdaLora, PatternsThatDoNotFitAreRefused) {
   EXPECT_EQ(refusal(R"({"model.layers.0.self_attn.q_proj.lora_E.default":
                         [true, false, true, true, true, true]})"),
             "");
+  // Of two lists for a layer none is right.
+  EXPECT_THAT(refusal(R"({"model.layers.0.self_attn.q_proj.lora_E":
+                          [true, false, true, true, true, true],
+                          "model.layers.0.self_attn.q_proj.lora_E.default":
+                          [true, false, true, true, true, true]})"),
+              HasSubstr("a layer that it has another list of"));
 }
 
 TEST(PeftAdaLora, SettingsOutOfRangeAreRefusedByName) {

@@ -23,6 +23,7 @@
 #include "common/model/parameter_list.h"
 #include "common/model/parameter_name.h"
 #include "common/spec/spec_json.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -45,6 +46,10 @@ constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 constexpr char kOwnConfigName[] = "weft_adapter.json";
 constexpr char kOwnWeightsName[] = "weft_adapter.safetensors";
 constexpr int64_t kOwnVersion = 1;
+/// The largest configuration that is read; one that names 50 000 layers is smaller.
+constexpr uint64_t kMostConfigBytes = uint64_t{4} << 20;
+/// The most of a tensor's name that messages have.
+constexpr size_t kNameBytes = 200;
 
 bool HasOwnFolder(const PeftSpec& spec) {
   return spec.method == "houlsby" || spec.method == "pfeiffer" || spec.method == "parallel";
@@ -175,7 +180,8 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
       name.erase(at, kWrapped.size());
     }
     if (layer.empty() && own.contains(name)) continue;
-    return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" + tensor.name +
+    return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" +
+                        ClipText(tensor.name, kNameBytes) +
                         "', which is neither of an adapter of a linear layer of the model, "
                         "of its token embedding or of a norm, nor of the model; hint: "
                         "model.import_path must be the adapter's base model");
@@ -232,9 +238,19 @@ std::vector<float> Turned(std::span<const float> values, int64_t rows, int64_t c
   return turned;
 }
 
+/// The text of a configuration. kInvalid where it is too large to be one of an adapter.
+Result<std::string> ReadConfigText(Env& env, const std::string& folder, const std::string& name) {
+  const std::string path = JoinPath(folder, name);
+  WEFT_ASSIGN_OR_RETURN(const uint64_t bytes, env.FileSize(path));
+  if (bytes <= kMostConfigBytes) return ReadFile(env, path, kMostConfigBytes);
+  return InvalidError(name + " has " + std::to_string(bytes) + " bytes, and at most " +
+                      std::to_string(kMostConfigBytes) +
+                      " are read; hint: the file as the library has written it");
+}
+
 /// The adapter_config.json of a folder.
 Result<Json> ReadConfig(Env& env, const std::string& folder) {
-  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, JoinPath(folder, kPeftConfigName)));
+  WEFT_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(env, folder, kPeftConfigName));
   WEFT_ASSIGN_OR_RETURN(Json config, ParseJson(text));
   if (config.is_object()) return config;
   return InvalidError(std::string(kPeftConfigName) + " is no object");
@@ -343,9 +359,10 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
   const auto in_folder = [&](const Status& status) {
     return status.WithContext("the adapter in " + folder);
   };
-  if (const std::string own = JoinPath(folder, kOwnConfigName); env.FileExists(own)) {
-    WEFT_ASSIGN_OR_RETURN(const std::string text, ReadFile(env, own));
-    Result<PeftSpec> spec = ReadOwnConfig(text);
+  if (env.FileExists(JoinPath(folder, kOwnConfigName))) {
+    const Result<std::string> text = ReadConfigText(env, folder, kOwnConfigName);
+    if (!text.ok()) return in_folder(text.status());
+    Result<PeftSpec> spec = ReadOwnConfig(*text);
     return spec.ok() ? std::move(spec) : in_folder(spec.status());
   }
   const Result<Json> config = ReadConfig(env, folder);
@@ -407,7 +424,8 @@ Status ImportAdapter(Env& env, const std::string& folder, const ModelSpec& model
   }
   for (const SafetensorsView& view : file.tensors()) {
     if (known.contains(view.name)) continue;
-    return InvalidError(path + " has a tensor '" + view.name + "', which model.peft does not have");
+    return InvalidError(path + " has a tensor '" + ClipText(view.name, kNameBytes) +
+                        "', which model.peft does not have");
   }
   for (const HuggingFaceTensor& tensor : tensors) {
     WEFT_ASSIGN_OR_RETURN(const std::span<float> out, buffer(tensor));

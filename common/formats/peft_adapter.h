@@ -26,10 +26,11 @@ std::vector<HuggingFaceTensor> AdapterTensors(const ModelSpec& model);
 
 /// The model.peft of the adapter in `folder`: method, rank, scale and layers. Layers are those that
 /// the tensors name. `model` is the network, its sizes known. Dropout and what else concerns
-/// training alone is not read. kInvalid when the adapter is of another method or has a setting that
-/// is not computed (the message says which), when a tensor is of no layer of the network or of one
-/// that gets no adapters (all outside blocks except the token embedding, and routers), or when the
-/// adapter is one of another network than model.import_path (CheckBaseName).
+/// training alone is not read. kInvalid when the configuration has more than 4 MiB, when the
+/// adapter is of another method or has a setting that is not computed (the message says which),
+/// when a tensor is of no layer of the network or of one that gets no adapters (all outside blocks
+/// except the token embedding, and routers), or when the adapter is one of another network than
+/// model.import_path (CheckBaseName).
 Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const ModelSpec& model);
 
 /// Fills the adapter of `model`, whose model.peft is that of the folder, from its tensors (F32,

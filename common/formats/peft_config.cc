@@ -142,6 +142,26 @@ Status ReadMiss(const Json& config, PeftSpec& spec) {
   return OkStatus();
 }
 
+/// kInvalid where an expression of rank_pattern or alpha_pattern takes too long on a name of the
+/// first block; those of other blocks differ in a number.
+Status CheckPatterns(const ModelSpec& model, const PeftSpec& spec) {
+  std::vector<std::string> names;
+  for (const ParameterInfo& weight : PlainBlockParameters(model, 0)) {
+    if (weight.block_matrix()) names.push_back(LayerOf(weight.name));
+  }
+  const auto check = [&](const auto& patterns) -> Status {
+    for (const auto& entry : patterns) {
+      for (const std::string& name : names) {
+        const Result<bool> fits = FullMatch(entry.first, name);
+        if (!fits.ok()) return fits.status();
+      }
+    }
+    return OkStatus();
+  };
+  WEFT_RETURN_IF_ERROR(check(spec.rank_pattern));
+  return check(spec.alpha_pattern);
+}
+
 /// The targets of the configuration; of those that are not written as such none.
 void ReadTargets(const Json& config, PeftSpec& spec) {
   const Json targets = config.value("target_modules", Json());
@@ -340,6 +360,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   if (spec.method == "adalora") WEFT_RETURN_IF_ERROR(ReadAdaLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
   if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, spec));
+  WEFT_RETURN_IF_ERROR(CheckPatterns(model, spec));
   if (spec.method == "ia3") {
     WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
   }

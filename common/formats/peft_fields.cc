@@ -1,11 +1,14 @@
 #include "common/formats/peft_fields.h"
 
 #include "common/formats/peft_config.h"
+#include "common/text.h"
 
 namespace weft {
 
 std::string HasField(const std::string& key, const Json& value) {
-  return std::string(kPeftConfigName) + " has " + key + " " + value.dump();
+  constexpr size_t kMostBytes = 200;  // of each: files may have more than a screen
+  return std::string(kPeftConfigName) + " has " + ClipText(key, kMostBytes) + " " +
+         ClipText(value.dump(), kMostBytes);
 }
 
 Status NotComputed(const std::string& key, const Json& value) {

@@ -41,6 +41,13 @@ ModelSpec BaseOf(const std::string& family) {
   return *spec;
 }
 
+/// The family of the network that a fixture adapts; those of an old version have it in their name.
+std::string FamilyOf(const std::string& adapter) {
+  const std::string old = "peft_0_8/";
+  if (!adapter.starts_with(old)) return adapter.substr(0, adapter.find('/'));
+  return adapter.substr(old.size(), adapter.find('_', old.size()) - old.size());
+}
+
 /// A copy of the adapter of a fixture, for example gpt2/lora/trained, in /adapter.
 struct Folder {
   FaultEnv env;
@@ -48,7 +55,7 @@ struct Folder {
   std::vector<SafetensorsTensor> tensors;
 
   explicit Folder(const std::string& adapter)
-      : model(BaseOf(adapter.substr(0, adapter.find('/')))), file_(Opened(adapter)) {
+      : model(BaseOf(FamilyOf(adapter))), file_(Opened(adapter)) {
     const auto config = ReadFile(Env::Posix(), Fixture(adapter) + "/adapter_config.json");
     WEFT_CHECK(config.ok(), config.status().message());
     WEFT_CHECK(env.CreateDirs("/adapter").ok(), "folder");
@@ -123,6 +130,39 @@ void WriteAgain(Folder& folder, const std::string& read_from) {
   ASSERT_TRUE(written.ok()) << written.message();
 }
 
+/// The tensors in /out are those in /adapter.
+void ExpectSameTensors(Folder& folder) {
+  const auto before = SafetensorsFile::Open(folder.env, kWeights);
+  const auto after = SafetensorsFile::Open(folder.env, "/out/adapter_model.safetensors");
+  ASSERT_TRUE(before.ok() && after.ok());
+  ASSERT_EQ(after->tensors().size(), before->tensors().size());
+  for (const SafetensorsView& tensor : before->tensors()) {
+    const SafetensorsView* const same = after->Find(tensor.name);
+    ASSERT_NE(same, nullptr) << tensor.name;
+    EXPECT_EQ(same->type, tensor.type) << tensor.name;
+    EXPECT_EQ(same->shape, tensor.shape) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(same->bytes, tensor.bytes)) << tensor.name;
+  }
+}
+
+/// The adapters of each family and method that peft has trained, and those of an old version.
+std::vector<std::string> SavedAdapters() {
+  std::vector<std::string> adapters;
+  for (const std::string family : {"bert_classes", "bert_mlm", "gpt2", "llama", "mistral",
+                                   "mixtral", "qwen2", "vit", "peft_0_8"}) {
+    const auto names = Env::Posix().ListDir(Fixture(family));
+    WEFT_CHECK(names.ok(), names.status().message());
+    for (const std::string& name : *names) {
+      for (const char* const state : {"", "/trained"}) {
+        const std::string adapter = family + "/" + name + state;
+        const bool saved = Env::Posix().FileExists(Fixture(adapter) + "/adapter_config.json");
+        if (saved) adapters.push_back(adapter);
+      }
+    }
+  }
+  return adapters;
+}
+
 TEST(PeftFiles, TensorsKeepTheTypesOfTheFileThatTheyWereReadFrom) {
   for (const char* adapter :
        {"gpt2/lora/trained", "llama/miss/trained", "llama/lokr/trained", "llama/adalora/start",
@@ -133,18 +173,18 @@ TEST(PeftFiles, TensorsKeepTheTypesOfTheFileThatTheyWereReadFrom) {
       folder.Round(type);
       folder.Write();
       ASSERT_NO_FATAL_FAILURE(WriteAgain(folder, "/adapter"));
-      const auto before = SafetensorsFile::Open(folder.env, kWeights);
-      const auto after = SafetensorsFile::Open(folder.env, "/out/adapter_model.safetensors");
-      ASSERT_TRUE(before.ok() && after.ok());
-      ASSERT_EQ(after->tensors().size(), before->tensors().size());
-      for (const SafetensorsView& tensor : before->tensors()) {
-        const SafetensorsView* const same = after->Find(tensor.name);
-        ASSERT_NE(same, nullptr) << tensor.name;
-        EXPECT_EQ(same->type, tensor.type) << tensor.name;
-        EXPECT_EQ(same->shape, tensor.shape) << tensor.name;
-        EXPECT_TRUE(std::ranges::equal(same->bytes, tensor.bytes)) << tensor.name;
-      }
+      ExpectSameTensors(folder);
     }
+  }
+}
+
+TEST(PeftFiles, TensorsThatPeftSavedAreWrittenByteForByte) {
+  for (const std::string& adapter : SavedAdapters()) {
+    SCOPED_TRACE(adapter);
+    Folder folder(adapter);
+    folder.Write();
+    ASSERT_NO_FATAL_FAILURE(WriteAgain(folder, ""));
+    ExpectSameTensors(folder);
   }
 }
 

@@ -10,7 +10,7 @@
 
 #include "common/check.h"
 #include "common/formats/huggingface_weights.h"
-#include "common/formats/peft_config.h"
+#include "common/formats/peft_fields.h"
 #include "common/formats/peft_modules.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
@@ -46,8 +46,7 @@ const std::set<std::string_view>& KnownKeys() {
 }
 
 Status Refused(const std::string& key, const Json& value, const std::string& wanted) {
-  return InvalidError(std::string(kPeftConfigName) + " has " + key + " " + value.dump() + ", " +
-                      wanted);
+  return InvalidError(HasField(key, value) + ", " + wanted);
 }
 
 /// A matrix in float64, row after row.

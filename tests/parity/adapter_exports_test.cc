@@ -11,7 +11,9 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -21,6 +23,7 @@
 #include "common/formats/peft_adapter.h"
 #include "common/formats/safetensors.h"
 #include "common/json.h"
+#include "common/model/model_sizes.h"
 #include "common/sha256.h"
 #include "tests/parity/export_record.h"
 #include "worker/engine/models/weights.h"
@@ -36,13 +39,17 @@ constexpr int64_t kSteps = 8;
 /// How far logits may be from those of another processor, whose training rounds differently: of
 /// lora they are up to 5e-4 apart without AVX, with AVX2 and with AVX-512, and of others 7e-6.
 float ToleranceOf(const std::string& name) {
-  return name == "lora" || name == "experts" ? 5e-3f : 5e-5f;
+  static const std::set<std::string> kLora = {"biases", "experts", "head", "lora", "settings"};
+  return kLora.contains(name) ? 5e-3f : 5e-5f;
 }
+
+using Change = std::function<void(PeftSpec&)>;
 
 struct AdapterCase {
   std::string family;
   std::string name;
-  std::function<void(PeftSpec&)> change = [](PeftSpec&) {};
+  Change change = [](PeftSpec&) {};
+  bool untied = false;  ///< The classifier of the base has a matrix of its own.
 };
 
 void PrintTo(const AdapterCase& c, std::ostream* out) {
@@ -52,6 +59,10 @@ void PrintTo(const AdapterCase& c, std::ostream* out) {
 /// Whether it is a llama, by another name in transformers or not.
 bool IsLlama(const std::string& family) {
   return family == "llama" || family == "mistral" || family == "qwen2" || family == "mixtral";
+}
+
+bool Classifies(const std::string& family) {
+  return family == "bert_classes" || family == "vit";
 }
 
 std::vector<std::string> NormsOf(const std::string& family) {
@@ -66,108 +77,191 @@ std::string TableOf(const std::string& family) {
   return IsLlama(family) ? "embed_tokens" : "word_embeddings";
 }
 
-std::vector<AdapterCase> Cases() {
-  const auto method = [](const char* name) {
-    return [name](PeftSpec& spec) { spec.method = name; };
+Change Method(const std::string& name, const std::vector<std::string>& targets = {}) {
+  return [name, targets](PeftSpec& spec) {
+    spec.method = name;
+    spec.target_modules = targets;
   };
-  const auto everywhere = [](const char* name) {
-    return [name](PeftSpec& spec) {
-      spec.method = name;
-      spec.target_modules = {"all-linear"};
-    };
-  };
-  std::vector<AdapterCase> cases;
-  for (const std::string family : {"gpt2", "llama", "mistral", "qwen2", "mixtral", "bert", "vit"}) {
-    const bool experts = family == "mixtral";  // which lora alone adapts
-    const auto add = [&](const char* name, std::function<void(PeftSpec&)> change) {
-      cases.push_back({family, name, std::move(change)});
-    };
-    add("lora", [experts](PeftSpec& spec) {
-      // transformers 5 takes no ranks by pattern for experts.
-      spec.target_modules = {experts ? "*_proj" : "all-linear"};
-      spec.rank_pattern = {{".*", 3}};
+}
+
+/// The cases of a family.
+struct FamilyCases {
+  std::string family;
+  std::vector<AdapterCase>& cases;
+
+  void Add(const std::string& name, Change change, bool untied = false) const {
+    cases.push_back({family, name, std::move(change), untied});
+  }
+};
+
+void AddLora(const FamilyCases& to) {
+  const std::string& family = to.family;
+  const bool experts = family == "mixtral";
+  to.Add("lora", [experts](PeftSpec& spec) {
+    // transformers 5 takes no ranks by pattern for experts.
+    spec.target_modules = {experts ? "*_proj" : "all-linear"};
+    spec.rank_pattern = {{".*", 3}};
+    spec.use_rslora = true;
+  });
+  to.Add("dora", [](PeftSpec& spec) { spec.use_dora = true; });
+  to.Add("pissa", [](PeftSpec& spec) { spec.init = "pissa"; });
+  if (family != "gpt2") to.Add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
+  if (experts) {
+    to.Add("experts", [](PeftSpec& spec) {
+      spec.target_modules = {"w1", "w2", "w3"};
       spec.use_rslora = true;
     });
-    add("dora", [](PeftSpec& spec) { spec.use_dora = true; });
-    add("pissa", [](PeftSpec& spec) { spec.init = "pissa"; });
-    if (family != "vit") {
-      add("embedding", [family](PeftSpec& spec) { spec.target_modules = {TableOf(family)}; });
-      add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
-    }
-    if (family != "gpt2") add("olora", [](PeftSpec& spec) { spec.init = "olora"; });
-    if (experts) {
-      add("experts", [](PeftSpec& spec) {
-        spec.target_modules = {"w1", "w2", "w3"};
-        spec.use_rslora = true;
-      });
-      continue;
-    }
-    if (family != "vit") {
-      add("tokens-alone", [](PeftSpec& spec) {
-        spec.method = "selective";
-        spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
-      });
-    }
-    add("ln-tuning", [family](PeftSpec& spec) {
+  }
+  if (family == "vit") return;
+  to.Add("embedding", [family](PeftSpec& spec) { spec.target_modules = {TableOf(family)}; });
+  to.Add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
+}
+
+/// LoRA on layers outside the blocks, where the family has some that get adapters.
+void AddHead(const FamilyCases& to) {
+  const std::string& family = to.family;
+  const auto add = [&](const std::vector<std::string>& targets, bool untied = false) {
+    to.Add("head", Method("lora", targets), untied);
+  };
+  if (family == "llama") add({"lm_head", "q_proj"}, /*untied=*/true);
+  if (family == "bert") add({"dense"});
+  if (family == "bert_classes") add({"pooler.dense", "classifier"});
+  if (family == "vit") add({"projection", "classifier", "query"});
+}
+
+/// LoRA with its other settings, and with what is trained whole next to it.
+void AddLoraSettings(const FamilyCases& to) {
+  const std::string& family = to.family;
+  if (family == "mixtral") return;  // whose MLPs are experts
+  if (family == "gpt2" || family == "qwen2") {
+    to.Add("biases", [](PeftSpec& spec) { spec.modules_to_save = {"*.bias"}; });
+  }
+  std::string value = "value", up = "intermediate.dense", whole = "predictions.transform";
+  if (family == "gpt2") {
+    value = "c_attn";
+    up = "c_fc";
+    whole = "ln_f";
+  } else if (IsLlama(family)) {
+    value = "v_proj";
+    up = "up_proj";
+    whole = "norm";
+  } else if (Classifies(family)) {
+    whole = "classifier";
+  }
+  to.Add("settings", [value, up, whole](PeftSpec& spec) {
+    spec.target_modules = {value, up};
+    spec.layers_to_transform = {1};
+    spec.alpha_pattern = {{value, 16}};
+    spec.rank_pattern = {{up, 2}};
+    spec.modules_to_save = {whole};
+  });
+}
+
+void AddOtherMethods(const FamilyCases& to) {
+  const std::string& family = to.family;
+  const bool experts = family == "mixtral";  // other methods than lora adapt its attention alone
+  const std::vector<std::string> all =
+      experts ? std::vector<std::string>{"q_proj", "k_proj", "v_proj", "o_proj"}
+              : std::vector<std::string>{"all-linear"};
+  if (family != "vit") {
+    to.Add("tokens-alone", [](PeftSpec& spec) {
       spec.method = "selective";
-      spec.modules_to_save = NormsOf(family);
+      spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
     });
-    add("adalora", [](PeftSpec& spec) {
+  }
+  to.Add("ln-tuning", [family](PeftSpec& spec) {
+    spec.method = "selective";
+    spec.modules_to_save = NormsOf(family);
+  });
+  if (!experts) {
+    to.Add("adalora", [](PeftSpec& spec) {
       spec.method = "adalora";
       spec.alpha = 64;
       spec.adalora.init_r = 6;
       spec.adalora.target_r = 3;
       spec.adalora.tfinal = 2;
     });
-    add("vera", everywhere("vera"));
-    add("ia3", method("ia3"));
-    if (family != "gpt2") {
-      add("miss", everywhere("miss"));
-      add("loha", everywhere("loha"));
-      add("lokr", everywhere("lokr"));
-      add("oft", [](PeftSpec& spec) {
-        spec.method = "oft";
-        spec.oft_block_size = 8;
-      });
-    }
-    // Virtual tokens go without a window of attention.
-    if (family == "bert" || family == "vit" || family == "mistral") continue;
-    for (const char* name : {"prompt", "p_tuning", "prefix"}) {
-      add(name, [name](PeftSpec& spec) {
-        spec.method = name;
-        spec.num_virtual_tokens = 4;
-      });
-    }
-    add("projected-prefix", [](PeftSpec& spec) {
-      spec.method = "prefix";
-      spec.prefix_projection = true;
-      spec.num_virtual_tokens = 4;
-    });
   }
+  to.Add("vera", Method("vera", all));
+  to.Add("ia3", Method("ia3"));
+  if (family == "gpt2") return;
+  to.Add("miss", Method("miss", all));
+  to.Add("loha", Method("loha", all));
+  to.Add("lokr", Method("lokr", all));
+  to.Add("oft", [](PeftSpec& spec) {
+    spec.method = "oft";
+    spec.oft_block_size = 8;
+  });
+}
+
+/// Virtual tokens go without a window of attention and without experts, and masked language models
+/// of transformers take no keys and values. In a classification peft trains the classifier, too.
+void AddVirtualTokens(const FamilyCases& to) {
+  const std::string& family = to.family;
+  if (family == "vit" || family == "mistral" || family == "mixtral") return;
+  const std::vector<std::string> saved =
+      Classifies(family) ? std::vector<std::string>{"classifier"} : std::vector<std::string>();
+  const auto add = [&](const std::string& name, const std::string& method, bool projects) {
+    to.Add(name, [method, projects, saved](PeftSpec& spec) {
+      spec.method = method;
+      spec.prefix_projection = projects;
+      spec.num_virtual_tokens = 4;
+      spec.modules_to_save = saved;
+    });
+  };
+  add("prompt", "prompt", /*projects=*/false);
+  add("p_tuning", "p_tuning", /*projects=*/false);
+  if (family == "bert") return;
+  add("prefix", "prefix", /*projects=*/false);
+  add("projected-prefix", "prefix", /*projects=*/true);
+}
+
+std::vector<AdapterCase> Cases() {
+  std::vector<AdapterCase> cases;
+  for (const std::string family : {"gpt2", "llama", "mistral", "qwen2", "mixtral", "bert", "vit"}) {
+    const FamilyCases to{family, cases};
+    AddLora(to);
+    AddHead(to);
+    AddLoraSettings(to);
+    AddOtherMethods(to);
+    AddVirtualTokens(to);
+  }
+  // Its blocks are those of a bert.
+  const FamilyCases classes{"bert_classes", cases};
+  AddHead(classes);
+  AddLoraSettings(classes);
+  AddVirtualTokens(classes);
   return cases;
 }
 
-ModelSpec BaseOf(const std::string& family) {
+ModelSpec BaseOf(const AdapterCase& c) {
+  const std::string& family = c.family;
   ModelSpec model = TinyModel();
-  model.family = IsLlama(family) ? "llama" : family;
+  model.family = IsLlama(family) ? "llama" : family == "bert_classes" ? "bert" : family;
   model.context = 24;
+  model.untied_classifier = c.untied;
   if (model.family == "llama") model.mlp_width = 48;
   if (family == "mistral") model.sliding_window = 5;
   model.qkv_bias = family == "qwen2";
   if (family == "mixtral") model.experts = 4;
+  if (Classifies(family)) {
+    model.head = "classification";
+    model.classes = 3;
+  }
   if (family == "vit") {
     model.vocab_size = 0;
     model.image_size = 12;
     model.patch_size = 3;
     model.image_channels = 1;
-    model.head = "classification";
-    model.classes = 3;
   }
   return model;
 }
 
 std::unique_ptr<BatchSource> SourceOf(const ModelSpec& model) {
   if (model.family == "vit") return std::make_unique<NoiseImages>(model);
+  if (HeadOf(model) == "classification") {
+    return std::make_unique<RandomLabelled>(model.vocab_size, kLength, model.classes);
+  }
   if (model.family == "bert") {
     return std::make_unique<RandomMasked>(model.vocab_size, kLength, 0.3);
   }
@@ -176,7 +270,7 @@ std::unique_ptr<BatchSource> SourceOf(const ModelSpec& model) {
 
 JobSpec JobOf(const AdapterCase& c) {
   JobSpec job = TinyJob(4);
-  job.model = BaseOf(c.family);
+  job.model = BaseOf(c);
   job.model.peft.method = "lora";
   c.change(job.model.peft);
   job.train.steps = kSteps;
@@ -230,7 +324,7 @@ TEST_P(AdapterExportsTest, AreTheSameModelWhenImported) {
   const JobSpec job = JobOf(GetParam());
   const std::string hf = JoinPath(folder_, "hf"), adapter = JoinPath(folder_, "adapter");
   {
-    TinyRun base(BaseOf(GetParam().family), ModelOptionsOf(TinyPlan("fp32")));
+    TinyRun base(BaseOf(GetParam()), ModelOptionsOf(TinyPlan("fp32")));
     const Status exported = ExportWeights(env, hf, *base.model, {});
     ASSERT_TRUE(exported.ok()) << exported.message();
   }
@@ -257,7 +351,7 @@ TEST_P(AdapterExportsTest, AreTheSameModelWhenImported) {
   ASSERT_TRUE(imported.model->Pack(imported.context).ok());
   ASSERT_TRUE(run.model->Pack(run.context).ok());
 
-  TinyRun plain(BaseOf(GetParam().family), ModelOptionsOf(TinyPlan("fp32")));
+  TinyRun plain(BaseOf(GetParam()), ModelOptionsOf(TinyPlan("fp32")));
   Json facts = {{"adapter", true}, {"rows", Json::array()}};
   for (int64_t sequence = 0; sequence < 3; ++sequence) {
     Result<Batch> batch = source->Get(kSteps, sequence, 1);

@@ -15,11 +15,11 @@ parallel), in the engine's own folders; and bitfit, which has merged.safetensors
 
 Of each family there is each method that peft has for it and that the engine trains, except:
   - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
-  - trained tokens of bert: peft leaves out the bias of a classifier that has the same table,
+  - trained tokens of bert have a start alone: peft leaves out the bias of a classifier that has the
+    same table,
   - virtual tokens of a vit, whose images are no tokens. Prefixes of bert_mlm: its network takes no keys
     and values,
-  - of mixtral other methods of weights than lora and adalora, which the engine has for its attention
-    alone.
+  - of mixtral other methods of weights than lora are of its attention alone.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
 the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a
@@ -136,8 +136,13 @@ CASES = {
 }
 
 
+# Adapters that are read and written again, and not trained.
+STARTS_ALONE = ("bert_mlm/tokens", "bert_mlm/tokens_alone")
+
+
 def cases_of(query, key, value, up, down, norms, tokens=True, experts=False):
-    """Small adapters of every method for a family, by the names of its layers."""
+    """Small adapters of every method for a family, by the names of its layers. Those of a mixture
+    are of its attention."""
     cases = {
         "rslora": LoraConfig(r=2, lora_alpha=4, target_modules=[key, value], use_rslora=True),
         "dora": LoraConfig(r=2, lora_alpha=4, target_modules=[key], use_dora=True),
@@ -147,17 +152,15 @@ def cases_of(query, key, value, up, down, norms, tokens=True, experts=False):
     if tokens:
         cases["tokens"] = LoraConfig(r=2, lora_alpha=4, target_modules=[value],
                                      trainable_token_indices=TOKENS)
-    adalora = AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5, total_step=STEPS,
-                            target_modules=[key, value])
-    if experts:
-        return cases | {"adalora": adalora}
-    if tokens:
         cases["tokens_alone"] = TrainableTokensConfig(token_indices=TOKENS)
+    feedforward = [] if experts else [down]
     return cases | {
-        "adalora": adalora,
-        "ia3": IA3Config(target_modules=[key, value, down], feedforward_modules=[down]),
+        "adalora": AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5,
+                                 total_step=STEPS, target_modules=[key, value]),
+        "ia3": IA3Config(target_modules=[key, value, *feedforward], feedforward_modules=feedforward),
         "loha": LoHaConfig(r=2, alpha=4, target_modules=[value]),
-        "lokr": LoKrConfig(r=1, alpha=2, target_modules=[key, up], decompose_factor=4),
+        "lokr": LoKrConfig(r=1, alpha=2, target_modules=[key, query if experts else up],
+                           decompose_factor=4),
         "oft": OFTConfig(oft_block_size=4, target_modules=[value]),
         "vera": VeraConfig(r=4, target_modules=[query, value], d_initial=0.2),
         "miss": MissConfig(r=3, target_modules=[key]),
@@ -172,13 +175,13 @@ def add_families():
     llama_norms = ["input_layernorm", "post_attention_layernorm", "norm"]
     families = {
         # "output.dense" is that of attention, too.
-        "bert_mlm": cases_of(*bert, "layer.0.output.dense", ["LayerNorm"], tokens=False),
+        "bert_mlm": cases_of(*bert, "layer.0.output.dense", ["LayerNorm"]),
         "vit": cases_of(*bert, "layer.0.output.dense",
                         ["layernorm_before", "layernorm_after", "layernorm"], tokens=False),
         "llama": {"ln_tuning": LNTuningConfig(target_modules=llama_norms)},
         "mistral": cases_of(*llama, llama_norms),
         "qwen2": cases_of(*llama, ["post_attention_layernorm"]),
-        "mixtral": cases_of(*llama, [], experts=True),
+        "mixtral": cases_of(*llama, llama_norms, experts=True),
         "gpt2": {
             "rslora": LoraConfig(r=4, lora_alpha=4, target_modules=["attn.c_proj"], use_rslora=True,
                                  fan_in_fan_out=True),
@@ -430,6 +433,8 @@ def write_case(case):
                 if getattr(config, "init_lora_weights", True) is True:
                     parameter.add_(torch.randn_like(parameter) * 0.1)
     save_adapter(model, folder / name / "start")
+    if case in STARTS_ALONE:
+        return
     train(model, *read_batch(folder))
     save_adapter(model, folder / name / "trained")
     if config.is_prompt_learning or name == "embedding" and base.config.tie_word_embeddings:

@@ -51,7 +51,7 @@ bool IsOfVirtualTokens(const std::string& name) {
   return name == "prompt" || name.ends_with("p_tuning") || name.ends_with("prefix");
 }
 
-/// The recorded adapters of a family, for example gpt2/lora.
+/// The adapters of a family whose training is recorded, for example gpt2/lora.
 std::vector<std::string> CasesOf(const std::string& family, bool virtual_tokens) {
   Env& env = Env::Posix();
   auto names = env.ListDir(Folder(family));
@@ -59,9 +59,9 @@ std::vector<std::string> CasesOf(const std::string& family, bool virtual_tokens)
   std::ranges::sort(*names);
   std::vector<std::string> adapters;
   for (const std::string& name : *names) {
-    const std::string adapter = family + "/" + name, start = Folder(adapter) + "/start/";
-    const bool recorded = env.FileExists(start + "adapter_config.json") ||
-                          env.FileExists(start + "weft_adapter.json");
+    const std::string adapter = family + "/" + name, trained = Folder(adapter) + "/trained/";
+    const bool recorded = env.FileExists(trained + "adapter_config.json") ||
+                          env.FileExists(trained + "weft_adapter.json");
     if (recorded && IsOfVirtualTokens(name) == virtual_tokens) adapters.push_back(adapter);
   }
   return adapters;
