@@ -104,9 +104,9 @@ Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTens
 Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
                    ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
-    // Other ranks hold all of it.
-    if (parameters.values_sharded() && parameters.held_value(i).view.shape.Elements() == 0)
-      continue;
+    const bool elsewhere =
+        parameters.values_sharded() && parameters.held_value(i).view.shape.Elements() == 0;
+    if (elsewhere) continue;
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
                           grow.Of(parameters[i].name, GrownNumbers::kValues));
     if (tensor.random && tensor.terms.empty()) continue;

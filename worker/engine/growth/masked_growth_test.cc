@@ -414,22 +414,24 @@ TEST(MaskedGrowth, AStepWithoutGradientsMovesCopiesAsItWouldHaveMovedTheirOrigin
   }
   TensorsByName ones = tensors;
   for (auto& [name, values] : ones) std::fill(values.begin(), values.end(), 1.0);
-  for (const char* optimizer : {"adam", "adamw", "lion", "sgd"}) {
-    TensorsByName moves = UpdatedWithoutGradients(before, tensors, optimizer, moments);
-    for (auto& [name, values] : moves) {
-      for (size_t i = 0; i < values.size(); ++i) values[i] -= tensors.at(name)[i];
-    }
-    for (const auto& [growth, now] : GrowthsThatKeepState()) {
-      SCOPED_TRACE(std::string(optimizer) + ", " + growth.method + " " + growth.new_blocks);
-      const auto grown_state = [&](const TensorsByName& of, GrownNumbers numbers) {
-        return Grown(before, now, growth, of, {}, numbers);
-      };
-      const TensorsByName grown = Grown(before, now, growth, tensors, RandomTensors(now, 44));
-      const Moments kept{grown_state(moments.first, GrownNumbers::kGradients),
-                         grown_state(moments.second, GrownNumbers::kSquaredGradients)};
-      const TensorsByName after = UpdatedWithoutGradients(now, grown, optimizer, kept);
+  for (const GrowthTo& each : GrowthsThatKeepState()) {
+    const auto grown_state = [&](const TensorsByName& of, GrownNumbers numbers) {
+      return Grown(before, each.now, each.growth, of, {}, numbers);
+    };
+    const TensorsByName grown =
+        Grown(before, each.now, each.growth, tensors, RandomTensors(each.now, 44));
+    const Moments kept{grown_state(moments.first, GrownNumbers::kGradients),
+                       grown_state(moments.second, GrownNumbers::kSquaredGradients)};
+    const TensorsByName shares = grown_state(ones, GrownNumbers::kGradients);
+    for (const char* optimizer : {"adam", "adamw", "lion", "sgd"}) {
+      SCOPED_TRACE(std::string(optimizer) + ", " + each.growth.method + " " +
+                   each.growth.new_blocks);
+      TensorsByName moves = UpdatedWithoutGradients(before, tensors, optimizer, moments);
+      for (auto& [name, values] : moves) {
+        for (size_t i = 0; i < values.size(); ++i) values[i] -= tensors.at(name)[i];
+      }
       const TensorsByName shared = grown_state(moves, GrownNumbers::kGradients);
-      const TensorsByName shares = grown_state(ones, GrownNumbers::kGradients);
+      const TensorsByName after = UpdatedWithoutGradients(each.now, grown, optimizer, kept);
       const bool linear = optimizer == std::string("sgd");
       for (const auto& [name, values] : grown) {
         const std::vector<double>&end = after.at(name), &all = shared.at(name),
