@@ -213,9 +213,8 @@ class Examples(ExampleJobs):
                 self.assertLess(phase["start_validation_loss_nats"], first - 0.1, phase["phase"])
             self.assertGreater(phase["training_flops"], 0)
         self.assertLess(self.losses(run)[-1], first - 0.5)
-        if pictures:
-            return
-        self.weft("generate", run, "--prompt", "The", "--tokens", 4)
+        if not re.search(r"family: (bert|vit)", text):  # which predict no next token
+            self.weft("generate", run, "--prompt", "The", "--tokens", 4)
 
     def test_each_trains_is_of_use_and_its_loss_falls(self):
         jobs = sorted((self.folder / "examples").glob("*.yaml"))

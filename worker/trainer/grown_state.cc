@@ -1,13 +1,14 @@
 #include "worker/trainer/grown_state.h"
 
 #include <algorithm>
-#include <memory>
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/json.h"
+#include "common/model/parameter_list.h"
 #include "common/model/step_extent.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
@@ -34,41 +35,32 @@ std::string LossesPath(const std::string& run_dir) {
   return JoinPath(run_dir, "growth.json");
 }
 
-/// The end of an earlier phase.
+/// The end of an earlier phase. Its tensors are read one at a time, so that no rank has the whole
+/// model in memory.
 struct EndedPhase {
   std::string folder;  ///< Of its newest checkpoint.
   CheckpointManifest manifest;
-  engine::Allocator allocator;
-  engine::Context context;
-  std::unique_ptr<engine::Model> model;  ///< With the weights that it came to.
+  TrainedTensors weights;
+  std::map<std::string, Shape> shapes;  ///< Of its parameters.
 };
 
-/// Which weights of a phase: those of its last step, or what it came to, averages where it has
-/// them.
-enum class PhaseWeights : uint8_t { kLast, kResult };
-
-Result<std::unique_ptr<EndedPhase>> LoadPhase(Env& env, const std::string& run_dir,
-                                              PhaseWeights weights = PhaseWeights::kResult) {
+Result<EndedPhase> LoadPhase(Env& env, const std::string& run_dir,
+                             TrainedAs which = TrainedAs::kResult) {
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, run_dir));
   if (!search.latest) {
     return InvalidError("the phase in " + run_dir +
                         " has no sound checkpoint to grow from; hint: delete the folder, and the "
                         "job trains this phase again");
   }
-  auto phase = std::make_unique<EndedPhase>();
-  phase->folder = search.latest->path;
-  phase->manifest = std::move(search.latest->manifest);
-  phase->context.allocator = &phase->allocator;
-  engine::ModelOptions options;
-  options.precision = &kFp32Precision;
-  options.with_gradients = false;
-  options.train = phase->manifest.job.train;
-  WEFT_ASSIGN_OR_RETURN(phase->model,
-                        engine::NewModel(phase->context, phase->manifest.job.model, options));
-  ParameterSet& parameters = phase->model->parameters();
-  WEFT_RETURN_IF_ERROR(weights == PhaseWeights::kLast
-                           ? LoadLastWeights(env, phase->folder, phase->manifest, parameters)
-                           : LoadTrainedWeights(env, phase->folder, phase->manifest, parameters));
+  engine::LatestCheckpoint& latest = *search.latest;
+  WEFT_ASSIGN_OR_RETURN(TrainedTensors weights,
+                        TrainedTensors::Open(env, latest.path, latest.manifest, which));
+  EndedPhase phase{std::move(latest.path), std::move(latest.manifest), std::move(weights), {}};
+  for (const ParameterInfo& parameter : ParametersOf(phase.manifest.job.model)) {
+    Shape shape;
+    for (const int64_t size : parameter.shape) shape.dims[shape.rank++] = size;
+    phase.shapes.emplace(parameter.name, shape);
+  }
   return phase;
 }
 
@@ -87,10 +79,17 @@ Status CheckNetwork(const EndedPhase& phase, const ModelSpec& now) {
       " and " + std::to_string(now.context) + "; hint: another --run-dir for another job");
 }
 
-Result<std::vector<double>> ValueOf(const ParameterSet& parameters, const std::string& name) {
-  WEFT_ASSIGN_OR_RETURN(const int64_t index, parameters.Find(name));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<float> floats, engine::HeldFloats(parameters, index));
-  return std::vector<double>(floats.begin(), floats.end());
+/// What load(view), which fills a tensor with the shape of parameter `name`, reads.
+template <class Load>
+Result<std::vector<double>> ReadNumbers(const EndedPhase& phase, const std::string& name,
+                                        Load&& load) {
+  const auto found = phase.shapes.find(name);
+  if (found == phase.shapes.end()) {
+    return InvalidError("the model of " + phase.folder + " has no parameter " + name);
+  }
+  std::vector<float> values(static_cast<size_t>(found->second.Elements()));
+  WEFT_RETURN_IF_ERROR(load(TensorView(values.data(), DType::kF32, found->second)));
+  return std::vector<double>(values.begin(), values.end());
 }
 
 /// Numbers of the new tensor: those of `start`, or zero, where nothing is said of them.
@@ -105,6 +104,9 @@ Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTens
 Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
                    ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
+    const bool elsewhere =
+        parameters.values_sharded() && parameters.held_value(i).view.shape.Elements() == 0;
+    if (elsewhere) continue;
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
                           grow.Of(parameters[i].name, GrownNumbers::kValues));
     if (tensor.random && tensor.terms.empty()) continue;
@@ -184,26 +186,21 @@ std::vector<float> HeldPart(const NamedTensor& tensor, std::vector<float> values
   return held;
 }
 
-Status GrowMoments(Env& env, const EndedPhase& before, const engine::GrowthOperator& grow,
+Status GrowMoments(const EndedPhase& before, const engine::GrowthOperator& grow,
                    const std::vector<Moment>& moments, const Stream& stream) {
-  const ParameterSet& old_parameters = before.model->parameters();
   for (const Moment& moment : moments) {
-    const auto old = [&](engine::GrownFrom,
-                         const std::string& name) -> Result<std::vector<double>> {
-      WEFT_ASSIGN_OR_RETURN(const int64_t index, old_parameters.Find(name));
-      std::vector<float> values(static_cast<size_t>(old_parameters[index].shape.Elements()));
-      WEFT_RETURN_IF_ERROR(engine::LoadTensors(
-          env, before.folder, before.manifest,
-          {{moment.NameFor(name), {values.data(), DType::kF32, old_parameters[index].shape}}},
-          engine::ExtraTensors::kIgnore));
-      return std::vector<double>(values.begin(), values.end());
+    const NamedTensor& to = moment.tensor;
+    if (to.view.shape.Elements() == 0) continue;
+    const auto old = [&](engine::GrownFrom, const std::string& name) {
+      return ReadNumbers(before, name, [&](const TensorView& view) {
+        return before.weights.stored().Load({{moment.NameFor(name), view}},
+                                            engine::ExtraTensors::kIgnore);
+      });
     };
     WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor, grow.Of(moment.parameter, moment.Numbers()));
-    const NamedTensor& to = moment.tensor;
     const Shape& whole = to.part ? to.part->whole : to.view.shape;
     WEFT_ASSIGN_OR_RETURN(std::vector<float> values, Make(tensor, old, whole.Elements()));
     const std::vector<float> held = HeldPart(to, std::move(values));
-    if (held.empty()) continue;
     WEFT_RETURN_IF_ERROR(engine::Upload(stream, held.data(), to.view));
   }
   return OkStatus();
@@ -251,11 +248,11 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
                              engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
   const bool from_averages = growth.new_blocks == "averaged";
-  WEFT_ASSIGN_OR_RETURN(const auto before,
-                        LoadPhase(env, spec.start.run_dir,
-                                  from_averages ? PhaseWeights::kLast : PhaseWeights::kResult));
-  WEFT_RETURN_IF_ERROR(CheckNetwork(*before, model.spec()));
-  std::unique_ptr<EndedPhase> larger, averages;
+  WEFT_ASSIGN_OR_RETURN(
+      const EndedPhase before,
+      LoadPhase(env, spec.start.run_dir, from_averages ? TrainedAs::kLast : TrainedAs::kResult));
+  WEFT_RETURN_IF_ERROR(CheckNetwork(before, model.spec()));
+  std::optional<EndedPhase> larger, averages;
   if (from_averages) {
     WEFT_ASSIGN_OR_RETURN(averages, LoadPhase(env, spec.start.run_dir));
   }
@@ -263,18 +260,20 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     WEFT_ASSIGN_OR_RETURN(larger, LoadPhase(env, spec.start.larger_run_dir));
     WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
   }
-  const engine::GrowthOperator grow(before->manifest.job.model, model.spec(), growth);
+  const engine::GrowthOperator grow(before.manifest.job.model, model.spec(), growth);
   const auto old = [&](engine::GrownFrom from,
                        const std::string& name) -> Result<std::vector<double>> {
-    const EndedPhase* phase = from == engine::GrownFrom::kPhaseBefore   ? before.get()
-                              : from == engine::GrownFrom::kLargerModel ? larger.get()
-                                                                        : averages.get();
+    const EndedPhase* phase = &before;
+    if (from == engine::GrownFrom::kLargerModel) phase = larger ? &*larger : nullptr;
+    if (from == engine::GrownFrom::kAverages) phase = averages ? &*averages : nullptr;
     if (phase == nullptr) return InvalidError("no larger model is given to mix into " + name);
-    return ValueOf(phase->model->parameters(), name);
+    return ReadNumbers(*phase, name, [&](const TensorView& view) {
+      return phase->weights.Load({{name, view}});
+    });
   };
   ParameterSet& parameters = model.parameters();
   GrownStart start;
-  const CheckpointManifest& manifest = before->manifest;
+  const CheckpointManifest& manifest = before.manifest;
   if (manifest.step < manifest.job.train.steps) {
     start.step = manifest.step;
     start.tokens = manifest.tokens;
@@ -283,10 +282,10 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     start.data_offset = DataOffset(manifest, spec.job);
   }
   start.loss_before = LossOf(env, spec.start.run_dir);
-  start.note = "the weights are those of " + before->folder;
+  start.note = "the weights are those of " + before.folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
   if (LearnsGrowth(growth)) {
-    WEFT_RETURN_IF_ERROR(Learn(spec, before->manifest.job.model, old, model, trainer, start));
+    WEFT_RETURN_IF_ERROR(Learn(spec, manifest.job.model, old, model, trainer, start));
     return start;
   }
   WEFT_RETURN_IF_ERROR(
@@ -302,8 +301,8 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
         "adamw, lamb, lars, lion, muon, sgd), without other state of the training; hint: new");
   }
   if (!moments) return start;
-  WEFT_RETURN_IF_ERROR(GrowMoments(env, *before, grow, *moments, parameters.stream()));
-  start.updates = before->manifest.updates;
+  WEFT_RETURN_IF_ERROR(GrowMoments(before, grow, *moments, parameters.stream()));
+  start.updates = manifest.updates;
   start.note += ", with the optimizer's state";
   return start;
 }

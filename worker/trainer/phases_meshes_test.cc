@@ -24,6 +24,14 @@ const Spread& SpreadOf(std::string_view name) {
                        [&](const Spread& spread) { return spread.name == name; });
 }
 
+/// The network of `job` with parts for several ranks: four heads and blocks, and two of each where
+/// a phase has half the sizes.
+JobSpec OfFourBlocks(JobSpec job) {
+  job.model.layers = job.model.heads = 4;
+  job.model.width = 64;
+  return job;
+}
+
 TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
   JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
   job.phases[0].layers = 1;
@@ -44,6 +52,44 @@ TEST_F(PhasesTest, RanksThatShareStateOrMatricesGrowTheirPartsOfThem) {
     plan.micro_batch = 2;
     plan.accumulation_steps = 2;
   });
+  for (const char* name : {"recomputed", "offloaded"}) {
+    SCOPED_TRACE(name);
+    CompareWithTwoRanks(Masked(), [name](Plan& plan) {
+      SpreadOf(name).set(plan);
+      plan.micro_batch = 2;
+    });
+  }
+}
+
+TEST_F(PhasesTest, RanksMixTheirPartsOfTheLargerModelIn) {
+  JobSpec job = OfFourBlocks(Job({Phase(2), Phase(3, "coalesce"), Phase(2, "decoalesce")}));
+  job.phases[1].layers = 2;
+  job.phases[1].width = 32;
+  job.phases[2].growth.alpha = 0.5;
+  ASSERT_TRUE(Run("one", job).ok());
+  for (const char* name : {"zero-3", "tensor", "pipeline"}) {
+    SCOPED_TRACE(name);
+    CompareSpread(job, "one", name, SpreadOf(name), SpreadOf(name));
+  }
+}
+
+TEST_F(PhasesTest, RanksGrowTheirPartsFromThoseOfOtherBlocks) {
+  for (const char* method : {"aki", "sparkling", "stack"}) {
+    SCOPED_TRACE(method);
+    JobSpec job = OfFourBlocks(Job({Phase(2), Phase(3, method)}));
+    const bool wider = method != std::string("stack"), deeper = method != std::string("sparkling");
+    if (wider) job.phases[0].width = 32;
+    if (deeper) job.phases[0].layers = 2;
+    // That of sparkling is asymmetric.
+    if (deeper) job.phases[1].growth.optimizer_state = "kept";
+    const std::string one = std::string("one-") + method;
+    ASSERT_TRUE(Run(one, job).ok());
+    EXPECT_EQ(Manifest(one).updates, 5) << "the optimizer's state was grown";
+    CompareSpread(job, one, std::string("tensor-") + method, SpreadOf("pipeline"),
+                  SpreadOf("tensor"));
+    CompareSpread(job, one, std::string("pipeline-") + method, SpreadOf("tensor"),
+                  SpreadOf("pipeline"));
+  }
 }
 
 TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
@@ -90,9 +136,7 @@ TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
                                 {"tensor-zero-1", "zero-1"}};
   for (const char* method : {"fpi", "decoalesce"}) {
     // From two heads and two blocks, so that its ranks have parts of the small model.
-    JobSpec job = Job({Phase(4), Phase(3, method)});
-    job.model.layers = job.model.heads = 4;
-    job.model.width = 64;
+    JobSpec job = OfFourBlocks(Job({Phase(4), Phase(3, method)}));
     job.phases[0].layers = 2;
     job.phases[0].width = 32;
     job.phases[1].growth.alpha = 1;

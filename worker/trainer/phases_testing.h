@@ -71,10 +71,8 @@ constexpr Spread kSpreads[] = {
      }},
     {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
     {"pipeline",
-     [](Plan& plan) {
-       plan.mesh.pipeline = 2;
-       plan.stage_blocks = {1, 1};
-     }},
+     // RunRanks says which blocks the stages have.
+     [](Plan& plan) { plan.mesh.pipeline = 2; }},
     {"tensor-zero-1",
      [](Plan& plan) {
        plan.mesh.data = plan.mesh.tensor = 2;
@@ -129,6 +127,25 @@ class PhasesTest : public testing::Test {
     JobSpec job = Job({Phase(6), Phase(10, "coalesce"), Phase(8, "decoalesce")});
     job.phases[1].layers = 1;
     job.phases[1].width = 16;
+    return job;
+  }
+
+  /// The same of another family: a llama whose heads share keys and values, and images for a vit.
+  JobSpec VCycleOf(const std::string& family) const {
+    JobSpec job = VCycle();
+    job.model.family = family;
+    if (family == "llama") {
+      job.model.heads = 4;
+      job.model.kv_heads = 2;
+      job.model.mlp_width = 96;
+    }
+    if (family != "vit") return job;
+    job.model.image_size = 12;
+    job.model.patch_size = 3;
+    job.model.image_channels = 1;
+    job.data = {};
+    job.data.train = {std::string(WEFT_SOURCE_DIR) + "/docs/examples/shapes-images-idx3-ubyte.gz"};
+    job.data.validation_fraction = 0.2;
     return job;
   }
 
@@ -206,6 +223,10 @@ class PhasesTest : public testing::Test {
     AttemptSpec one = whole;
     one.plan = engine::TinyPlan("fp32", 2);
     spread.set(one.plan);
+    if (const int64_t stages = one.plan.mesh.pipeline; stages > 1) {
+      const int64_t blocks = JobOfPhase(whole.job, phase).model.layers;
+      one.plan.stage_blocks.assign(static_cast<size_t>(stages), blocks / stages);
+    }
     one.plan.accumulation_steps = whole.job.train.global_batch / (2 * one.plan.mesh.data);
     one.world_size = RankCount(one.plan.mesh);
     engine::HashStore store;
@@ -221,8 +242,8 @@ class PhasesTest : public testing::Test {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  /// Runs a job of two phases as run `name`, each spread over ranks, and compares it with run `one`
-  /// of one rank.
+  /// Runs a job as run `name`, its last phase spread over ranks in one way and those before it in
+  /// another, and compares it with run `one` of one rank.
   void CompareSpread(const JobSpec& job, const std::string& one, const std::string& name,
                      const Spread& first, const Spread& last) const {
     AttemptSpec whole;
@@ -232,13 +253,13 @@ class PhasesTest : public testing::Test {
     whole.run_dir = Folder(name);
     whole.cache_dir = root_ + "/cache";
     whole.job = job;
-    RunRanks(whole, 0, first);
-    RunRanks(whole, 1, last);
+    const size_t count = PhaseCount(job);
+    for (size_t i = 0; i < count; ++i) RunRanks(whole, i, i + 1 < count ? first : last);
     const RunSummary shared = Summary(name), expected = Summary(one);
     EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-4);
     EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-3);
-    ASSERT_EQ(shared.phases.size(), 2u);
-    EXPECT_EQ(shared.phases[0].steps, job.phases[0].steps);
+    ASSERT_EQ(shared.phases.size(), count);
+    for (size_t i = 0; i < count; ++i) EXPECT_EQ(shared.phases[i].steps, job.phases[i].steps);
     EXPECT_EQ(Manifest(name).updates, Manifest(one).updates) << "of the optimizer's state";
   }
   /// Runs the last of two phases on two ranks, with a plan that `change` makes of that of one, and

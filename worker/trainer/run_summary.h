@@ -35,7 +35,8 @@ struct PhaseSummary {
     visit(Field("steps", "Optimizer steps.").Unit("steps"), self.steps);
     visit(Field("parameters", "Numbers of its model."), self.parameters);
     visit(Field("tokens", "Tokens trained on.").Unit("tokens"), self.tokens);
-    visit(Field("training_flops", "Floating-point operations of the training.").Unit("FLOP"),
+    visit(Field("training_flops", "Floating-point operations of the training; see RunSummary.")
+              .Unit("FLOP"),
           self.training_flops);
     visit(Field("seconds", "Duration of all its attempts; see RunSummary.").Unit("seconds"),
           self.seconds);
@@ -93,12 +94,14 @@ struct RunSummary {
           self.trained_parameters);
     visit(Field("tokens", "Tokens trained on, over all attempts and ranks.").Unit("tokens"),
           self.tokens);
-    visit(Field("training_flops",
-                "Floating-point operations of the training on these tokens, by the count of "
-                "`weft plan`, of the search of a phase's size, and of what learned a growth "
-                "operator: recomputation and evaluations aside.")
-              .Unit("FLOP"),
-          self.training_flops);
+    visit(
+        Field("training_flops",
+              "Floating-point operations of the training on these tokens, by the count of "
+              "`weft plan`, of the search of a phase's size, and of what learned a growth "
+              "operator: recomputation, evaluations and steps that were repeated after an attempt "
+              "ended are left out, though seconds has them.")
+            .Unit("FLOP"),
+        self.training_flops);
     visit(Field("train_loss_nats", "Mean training loss of the last steps (at most 100).")
               .Unit("nats per token"),
           self.train_loss_nats);

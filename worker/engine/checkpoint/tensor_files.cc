@@ -284,9 +284,31 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
   return CheckpointFile{name, rank, static_cast<int64_t>(written.bytes), written.hash};
 }
 
-Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
-                   const std::vector<NamedTensor>& targets, ExtraTensors extra,
-                   const Stream& stream) {
+struct StoredTensors::File {
+  std::string path;
+  SafetensorsFile tensors;
+  Json parts;  ///< See PartsOf.
+};
+
+Result<StoredTensors> StoredTensors::Open(Env& env, const std::string& folder,
+                                          const CheckpointManifest& manifest) {
+  auto files = std::make_shared<std::vector<File>>();
+  for (const CheckpointFile& file : manifest.files) {
+    const std::string path = JoinPath(folder, file.name);
+    WEFT_ASSIGN_OR_RETURN(SafetensorsFile tensors, SafetensorsFile::Open(env, path));
+    WEFT_ASSIGN_OR_RETURN(Json parts, PartsOf(tensors, path));
+    files->push_back(File{path, std::move(tensors), std::move(parts)});
+  }
+  return StoredTensors(folder, std::move(files));
+}
+
+bool StoredTensors::Has(const std::string& name) const {
+  return std::any_of(files_->begin(), files_->end(),
+                     [&](const File& file) { return file.tensors.Find(name) != nullptr; });
+}
+
+Status StoredTensors::Load(const std::vector<NamedTensor>& targets, ExtraTensors extra,
+                           const Stream& stream) const {
   std::map<std::string, Target> wanted;
   for (const NamedTensor& target : targets) {
     WEFT_CHECK(target.view.Contiguous(), target.name);
@@ -295,25 +317,22 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
     wanted[target.name] = {target.view, target.stored.get(), SizesOf(place.whole),
                            RunsOf(place, shape.Elements()), shape.Elements()};
   }
-  for (const CheckpointFile& file : manifest.files) {
-    const std::string path = JoinPath(folder, file.name);
-    WEFT_ASSIGN_OR_RETURN(SafetensorsFile tensors, SafetensorsFile::Open(env, path));
-    WEFT_ASSIGN_OR_RETURN(const Json parts, PartsOf(tensors, path));
-    for (const SafetensorsView& tensor : tensors.tensors()) {
+  for (const File& file : *files_) {
+    for (const SafetensorsView& tensor : file.tensors.tensors()) {
       auto it = wanted.find(tensor.name);
       if (it == wanted.end()) {
         if (extra == ExtraTensors::kIgnore) continue;
-        return InvalidError(path + " holds '" + tensor.name +
+        return InvalidError(file.path + " holds '" + tensor.name +
                             "', which this model and optimizer do not have");
       }
-      WEFT_ASSIGN_OR_RETURN(const StoredPlace stored, PlaceOf(tensor, parts, path));
+      WEFT_ASSIGN_OR_RETURN(const StoredPlace stored, PlaceOf(tensor, file.parts, file.path));
       Target& target = it->second;
       const DType dtype = target.view.dtype;
       const bool widens = extra == ExtraTensors::kIgnore && dtype == DType::kF32 &&
                           tensor.type == SafetensorsType::kBF16 && target.stored == nullptr;
       const std::vector<uint64_t>& shape = target.whole;
       if ((tensor.type != TypeOf(dtype) && !widens) || stored.whole != shape) {
-        return InvalidError(path + ": '" + tensor.name + "' is " +
+        return InvalidError(file.path + ": '" + tensor.name + "' is " +
                             DescribeTensor(tensor.type, stored.whole) + ", the model wants " +
                             DescribeTensor(TypeOf(dtype), shape) +
                             "; hint: resume with the job's own model section, or start a new job");
@@ -324,10 +343,17 @@ Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest
   for (const auto& [name, target] : wanted) {
     if (target.missing == 0) continue;
     return InvalidError(
-        "the checkpoint in " + folder + " has no tensor '" + name + "'" +
+        "the checkpoint in " + folder_ + " has no tensor '" + name + "'" +
         (target.missing == target.view.shape.Elements() ? "" : ", or not all of it"));
   }
   return OkStatus();
+}
+
+Status LoadTensors(Env& env, const std::string& folder, const CheckpointManifest& manifest,
+                   const std::vector<NamedTensor>& targets, ExtraTensors extra,
+                   const Stream& stream) {
+  WEFT_ASSIGN_OR_RETURN(const StoredTensors stored, StoredTensors::Open(env, folder, manifest));
+  return stored.Load(targets, extra, stream);
 }
 
 }  // namespace weft::engine

@@ -1,11 +1,17 @@
 // Growth that must not change what a network computes: in float64, and the engine follows.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "common/model/model_sizes.h"
+#include "common/model/parameter_list.h"
 #include "common/model/step_extent.h"
 #include "worker/engine/growth/networks_testing.h"
 #include "worker/engine/growth/testing.h"
@@ -163,11 +169,10 @@ TEST(GrowthFunction, StackedNeighboursAreTheLayersThatSharedABlock) {
   }
 }
 
-/// How far apart rows that were repeated are after some steps: the largest difference between the
-/// halves of the first weight of an MLP.
-double SpreadAfterTraining(double alpha) {
-  const Variant& plain = Variants()[0];
-  const ModelSpec small = Sized(plain, 2, 16), large = Sized(plain, 2, 32);
+/// How far apart rows that were repeated are after some steps, by matrix of the first block: the
+/// largest difference between the halves of a part.
+std::map<std::string, double> SpreadsAfterTraining(const Variant& variant, double alpha) {
+  const ModelSpec small = Sized(variant, 2, 16), large = Sized(variant, 2, 32);
   GrowthSpec growth = Method("decoalesce");
   growth.alpha = alpha;
   const TensorsByName tensors =
@@ -181,18 +186,43 @@ double SpreadAfterTraining(double alpha) {
   SetValues(training, tensors);
   for (int step = 0; step < 20; ++step) training.Step();
   const ParameterSet& parameters = training.model->parameters();
-  const std::vector<float> rows =
-      ValuesOf(parameters.value(*parameters.Find("transformer.h.0.mlp.c_fc.weight")));
-  double spread = 0;
-  for (size_t i = 0; i < rows.size() / 2; ++i) {
-    spread = std::max(spread, std::abs(static_cast<double>(rows[i]) - rows[i + rows.size() / 2]));
+  std::map<std::string, double> spreads;
+  for (const ParameterInfo& matrix : ParametersOf(large)) {
+    if (matrix.block != 0 || !matrix.block_matrix()) continue;
+    const std::vector<float> values = ValuesOf(parameters.value(*parameters.Find(matrix.name)));
+    std::vector<int64_t> parts = {matrix.shape[0]};
+    if (matrix.role == ParameterRole::kQueriesKeysValues) {
+      parts = {QueryWidth(large), KvWidth(large), KvWidth(large)};
+    }
+    double& spread = spreads[matrix.name];
+    size_t first = 0;
+    for (const int64_t rows : parts) {
+      const auto half = static_cast<size_t>(rows * matrix.shape[1] / 2);
+      for (size_t i = first; i < first + half; ++i) {
+        spread = std::max(spread, std::abs(static_cast<double>(values[i]) - values[i + half]));
+      }
+      first += 2 * half;
+    }
   }
-  return spread;
+  return spreads;
 }
 
 TEST(GrowthFunction, RepeatedRowsStayEqualUnlessTheLargerModelIsMixedIn) {
-  EXPECT_LT(SpreadAfterTraining(1), 1e-4);
-  EXPECT_GT(SpreadAfterTraining(0.5), 0.1);
+  // Heads and an MLP; and heads that share keys and values, and an MLP with a gate.
+  const auto shared = std::find_if(Variants().begin(), Variants().end(), [](const Variant& each) {
+    return each.name == std::string_view("llama, shared keys and values");
+  });
+  ASSERT_TRUE(shared != Variants().end());
+  for (const Variant& variant : {Variants()[0], *shared}) {
+    SCOPED_TRACE(variant.name);
+    const std::map<std::string, double> copies = SpreadsAfterTraining(variant, 1);
+    const std::map<std::string, double> mixed = SpreadsAfterTraining(variant, 0.5);
+    EXPECT_GE(copies.size(), 4u);
+    for (const auto& [name, spread] : copies) {
+      EXPECT_LT(spread, 1e-3) << name;
+      EXPECT_GT(mixed.at(name), 0.1) << name;
+    }
+  }
 }
 
 }  // namespace

@@ -268,13 +268,14 @@ TEST(MaskedGrowth, ABlockPassesOnItsShare) {
   EXPECT_GT(Distance(none, all), 1000 * kRounding);
 }
 
-/// Growth of Small(Variants()[0]) in which moments of what is new are zero.
-struct GrowthInPlace {
+/// A growth of Small(Variants()[0]).
+struct GrowthTo {
   GrowthSpec growth;
   ModelSpec now;
 };
 
-std::vector<GrowthInPlace> GrowthsInPlace() {
+/// Those in which moments of what is new are zero.
+std::vector<GrowthTo> GrowthsInPlace() {
   ModelSpec wide = Small(Variants()[0]);
   wide.width = 48;
   wide.heads = 6;
@@ -383,6 +384,102 @@ TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatIsNewAsItIs) {
         }
       }
       EXPECT_GT(changed, 0);
+    }
+  }
+}
+
+/// Those in which copies have the moments of their originals; sub-layers of the last one's new
+/// block end in zeros.
+std::vector<GrowthTo> GrowthsThatKeepState() {
+  ModelSpec large = Small(Variants()[0]), deep = large;
+  large.width *= 2;
+  large.heads *= 2;
+  large.mlp_width *= 2;
+  large.layers *= 2;
+  deep.layers = 3;
+  GrowthSpec decoalesce = Method("decoalesce"), stack = Method("stack"), silent = Method("stack");
+  decoalesce.optimizer_state = stack.optimizer_state = silent.optimizer_state = "kept";
+  silent.new_blocks = "identity";
+  return {{Method("fpi"), large}, {decoalesce, large}, {stack, deep}, {silent, deep}};
+}
+
+// Kept momentum moves copies as it would have moved their originals: as far, where the rule divides
+// by the size of the moments, else by their share of the gradient.
+TEST(MaskedGrowth, AStepWithoutGradientsMovesCopiesAsItWouldHaveMovedTheirOriginals) {
+  const ModelSpec before = Small(Variants()[0]);
+  const TensorsByName tensors = RandomTensors(before, 41);
+  Moments moments{RandomTensors(before, 42), RandomTensors(before, 43)};
+  for (auto& [name, values] : moments.second) {
+    for (double& value : values) value = value * value + 0.01;
+  }
+  TensorsByName ones = tensors;
+  for (auto& [name, values] : ones) std::fill(values.begin(), values.end(), 1.0);
+  for (const GrowthTo& each : GrowthsThatKeepState()) {
+    const auto grown_state = [&](const TensorsByName& of, GrownNumbers numbers) {
+      return Grown(before, each.now, each.growth, of, {}, numbers);
+    };
+    const TensorsByName grown =
+        Grown(before, each.now, each.growth, tensors, RandomTensors(each.now, 44));
+    const Moments kept{grown_state(moments.first, GrownNumbers::kGradients),
+                       grown_state(moments.second, GrownNumbers::kSquaredGradients)};
+    const TensorsByName shares = grown_state(ones, GrownNumbers::kGradients);
+    for (const char* optimizer : {"adam", "adamw", "lion", "sgd"}) {
+      SCOPED_TRACE(std::string(optimizer) + ", " + each.growth.method + " " +
+                   each.growth.new_blocks);
+      TensorsByName moves = UpdatedWithoutGradients(before, tensors, optimizer, moments);
+      for (auto& [name, values] : moves) {
+        for (size_t i = 0; i < values.size(); ++i) values[i] -= tensors.at(name)[i];
+      }
+      const TensorsByName shared = grown_state(moves, GrownNumbers::kGradients);
+      const TensorsByName after = UpdatedWithoutGradients(each.now, grown, optimizer, kept);
+      const bool linear = optimizer == std::string("sgd");
+      for (const auto& [name, values] : grown) {
+        const std::vector<double>&end = after.at(name), &all = shared.at(name),
+              &share = shares.at(name);
+        for (size_t i = 0; i < values.size(); ++i) {
+          const auto start = static_cast<float>(values[i]);
+          if (share[i] == 0) {
+            ASSERT_EQ(end[i], start) << name << " " << i;
+          } else {
+            ASSERT_NEAR(end[i], start + all[i] / (linear ? 1 : share[i]), 1e-6) << name << " " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Rules that look at whole matrices: what has no momentum stays, whatever moves around it.
+TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatHasNoMomentumAsItIs) {
+  const ModelSpec before = Small(Variants()[0]);
+  const TensorsByName tensors = RandomTensors(before, 51);
+  Moments moments{RandomTensors(before, 52), RandomTensors(before, 53)};
+  for (auto& [name, values] : moments.second) {
+    for (double& value : values) value = value * value + 0.01;
+  }
+  std::vector<GrowthTo> growths = GrowthsInPlace();
+  growths.push_back(GrowthsThatKeepState().back());
+  for (const char* optimizer : {"lamb", "muon"}) {
+    for (const auto& [growth, now] : growths) {
+      SCOPED_TRACE(std::string(optimizer) + ", " + growth.method);
+      const TensorsByName grown = Grown(before, now, growth, tensors, RandomTensors(now, 54));
+      const Moments kept{
+          Grown(before, now, growth, moments.first, {}, GrownNumbers::kGradients),
+          Grown(before, now, growth, moments.second, {}, GrownNumbers::kSquaredGradients)};
+      const TensorsByName after = UpdatedWithoutGradients(now, grown, optimizer, kept);
+      int64_t changed = 0, stayed = 0;
+      for (const auto& [name, values] : grown) {
+        const std::vector<double>&end = after.at(name), &moment = kept.first.at(name);
+        for (size_t i = 0; i < values.size(); ++i) {
+          const auto start = static_cast<float>(values[i]);
+          changed += end[i] != start ? 1 : 0;
+          if (moment[i] != 0) continue;
+          ASSERT_EQ(end[i], start) << name << " " << i;
+          ++stayed;
+        }
+      }
+      EXPECT_GT(changed, 0);
+      EXPECT_GT(stayed, 0);
     }
   }
 }

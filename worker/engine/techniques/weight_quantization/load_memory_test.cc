@@ -1,52 +1,16 @@
 // Memory of the host while a folder is read and its weights are quantised.
-#include <malloc.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
-#include <thread>
 
 #include <gtest/gtest.h>
 
 #include "worker/engine/models/weights.h"
+#include "worker/engine/testing/heap_peak.h"
 #include "worker/engine/testing/tiny_run.h"
 
 namespace weft::engine {
 namespace {
-
-/// The most bytes of the heap that are in use from its construction on.
-class HeapPeak {
- public:
-  HeapPeak() : start_(InUse()), peak_(start_), watches_([this] { Watch(); }) {}
-  ~HeapPeak() { Stop(); }
-
-  /// How many more they were than at the start. Watches no longer.
-  int64_t Stop() {
-    stops_ = true;
-    if (watches_.joinable()) watches_.join();
-    return peak_ - start_;
-  }
-
-  static int64_t InUse() {
-    const auto info = mallinfo2();
-    return static_cast<int64_t>(info.uordblks + info.hblkhd);
-  }
-
- private:
-  void Watch() {
-    while (!stops_) {
-      peak_ = std::max<int64_t>(peak_, InUse());
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-
-  const int64_t start_;
-  std::atomic<int64_t> peak_;
-  std::atomic<bool> stops_ = false;
-  std::thread watches_;
-};
 
 // One tensor at a time is there as numbers: as it is read, and what has been drawn for it before.
 void ExpectToReadInTheMemoryOfWords(ModelSpec model) {
