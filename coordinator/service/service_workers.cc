@@ -445,6 +445,9 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
       // From a snapshot, which is a checkpoint only now.
       if (live.current.job.state == JobState::kStarting) {
         int64_t& resumes_at = live.current.attempt->times.step;
+        // The attempt before this one came further, which ends the row of failures before it.
+        int64_t& failures = live.current.failures;
+        if (checkpoint.step > resumes_at) failures = std::min<int64_t>(failures, 1);
         resumes_at = std::max(resumes_at, checkpoint.step);
       }
       SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
