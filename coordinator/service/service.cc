@@ -366,9 +366,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
+  const bool removes = !change.remove_intents.empty();
+  if (removes) (void)Failpoint("coordinator.intent.before_remove");
   for (const IntentRecord& intent : change.remove_intents) {
     outbox_.erase({intent.worker_id, intent.job_id, intent.epoch, intent.kind});
   }
+  if (removes) (void)Failpoint("coordinator.intent.after_remove");
   for (const IntentRecord& intent : change.add_intents) {
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = intent;
     Deliver(intent);
