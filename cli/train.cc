@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -164,12 +165,15 @@ struct PlannedRun {
 
 Result<PlannedRun> PlanRun(const TrainOptions& options) {
   WEFT_ASSIGN_OR_RETURN(JobSpec job, LoadJobFile(options.file, DataCheck::kAll));
-  if (job.resources.ranks > 1) {
-    return InvalidError("resources.ranks is " + std::to_string(job.resources.ranks) +
+  ResourceSpec& resources = job.resources;
+  if (const int64_t least = std::max(resources.ranks, resources.min_ranks); least > 1) {
+    const std::string field = resources.ranks > 0 ? "resources.ranks" : "resources.min_ranks";
+    return InvalidError(field + " is " + std::to_string(least) +
                         ", but `weft train` runs one rank in one process; hint: `weft up` and "
                         "`weft submit` run several");
   }
-  job.resources.ranks = 1;
+  resources.ranks = 1;
+  resources.min_ranks = resources.max_ranks = 0;
   PlannedRun run;
   AttemptSpec& whole = run.whole;
   whole.job_id = job.name;

@@ -227,10 +227,14 @@ struct RetrySpec {
   int64_t max_memory_failures = 0;
   int64_t max_numerics_failures = 0;
   int64_t max_hangs = 0;
+  int64_t max_machine_failures = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("max_attempts", "Attempts until the job has failed for good.").Range(1, 1000),
+    visit(Field("max_attempts",
+                "Attempts until the job has failed for good. Also ends it: as many failures in a "
+                "row, of any kind, with no checkpoint in between.")
+              .Range(1, 1000),
           self.max_attempts);
     visit(Field("max_memory_failures",
                 "Attempts that may run out of memory; 0: two in a row end the job.")
@@ -242,6 +246,11 @@ struct RetrySpec {
           self.max_numerics_failures);
     visit(Field("max_hangs", "Attempts that may hang; 0: max_attempts.").Range(0, 1000),
           self.max_hangs);
+    visit(Field("max_machine_failures",
+                "Attempts that may end by lost workers, broken GPUs or wrong bits, which are none "
+                "of max_attempts; 0: any number.")
+              .Range(0, 1000000),
+          self.max_machine_failures);
   }
 };
 

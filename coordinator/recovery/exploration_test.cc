@@ -39,6 +39,13 @@ PlacementReport Report(const Message& m) {
   return {m.worker, m.epoch, m.event, Reason::kNone, "", ""};
 }
 
+/// Failures in a row up to the newest attempt. No world saves a checkpoint, so that there are at
+/// least as many as the attempts that count against max_attempts.
+int64_t Failures(const JobCase& c) {
+  if (!c.attempt) return c.failures;
+  return FailuresInARow(c.failures, *c.attempt, std::nullopt, c.job.retried_from);
+}
+
 /// The stored state, and the world outside.
 struct World {
   explicit World(std::vector<JobCase> cases) : completed(cases.size()) {
@@ -91,7 +98,7 @@ struct World {
     const auto put = [&](auto... numbers) { (key.push_back(static_cast<char>(numbers)), ...); };
     for (const auto& job : jobs) {
       const JobCase& c = *job;
-      put(c.job.state, c.job.last_epoch, c.job.budget_from, c.phase, c.attempt.has_value());
+      put(c.job.state, c.job.last_epoch, Failures(c), c.phase, c.attempt.has_value());
       if (!c.attempt) continue;
       put(c.attempt->reason, c.attempt->ended_at.has_value());
       for (const PlacementRecord& s : c.attempt->placements) put(s.worker_id[0], s.state);
@@ -138,8 +145,12 @@ struct World {
       if (c.attempt && c.attempt->epoch < change.attempt->epoch) {
         EXPECT_TRUE(c.attempt->ended_at);
         c.previous_reason = c.attempt->reason;
+        c.failures = Failures(c);
       }
-      if (change.attempt->reason == Reason::kCompleted) ++completed[index];
+      if (change.attempt->reason == Reason::kCompleted) {
+        ++completed[index];
+        c.failures = 0;
+      }
       c.phase = std::min(completed[index], PhaseCount(c.job.spec) - 1);
       c.attempt = std::move(change.attempt);
     }
@@ -173,7 +184,10 @@ void CheckInvariants(const World& world) {
     if (!live.empty()) {
       ASSERT_EQ(*live.begin(), job.last_epoch);
     }
-    ASSERT_LE(job.last_epoch - job.budget_from, job.spec.retry.max_attempts);
+    ASSERT_LE(job.budget_from, job.last_epoch);
+    ASSERT_LE(job.last_epoch - job.budget_from, Failures(*world.jobs[j]) + 1) << world.Key();
+    ASSERT_LE(Failures(*world.jobs[j]), job.spec.retry.max_attempts)
+        << "it is tried for ever: " << world.Key();
     ASSERT_EQ(IsTerminal(job.state), job.ended_at.has_value());
     ASSERT_EQ(job.state == JobState::kSucceeded, world.completed[j] == PhaseCount(job.spec))
         << world.Key();

@@ -82,7 +82,10 @@ class Change {
 
   bool MayRetry() const {
     if (!attempt_) return false;
-    const bool left = job_.last_epoch - job_.budget_from < job_.spec.retry.max_attempts;
+    // Failures of machines are none of the first count. The second one ends a job that comes
+    // nowhere.
+    const int64_t most = job_.spec.retry.max_attempts;
+    const bool left = job_.last_epoch - job_.budget_from < most && FailuresInARow() < most;
     if (const std::optional<FailureLimit> limit = LimitOf(attempt_->reason)) {
       return left && limit->before + 1 < limit->most;
     }
@@ -91,6 +94,12 @@ class Change {
     const bool again =
         attempt_->reason == Reason::kOutOfMemory && previous_reason_ == Reason::kOutOfMemory;
     return left && !again;
+  }
+
+  /// Up to and including the newest attempt.
+  int64_t FailuresInARow() const {
+    return coordinator::FailuresInARow(failures_, *attempt_, job_.progress.checkpoint_step,
+                                       job_.retried_from);
   }
 
   /// A limit of its own that the job sets failures of this kind; nullopt: none.
@@ -104,6 +113,8 @@ class Change {
                tally_.numerics_failures};
     } else if (reason == Reason::kHung) {
       limit = {"retry.max_hangs", retry.max_hangs, tally_.hangs};
+    } else if (IsMachineFailure(reason)) {
+      limit = {"retry.max_machine_failures", retry.max_machine_failures, tally_.machine_failures};
     }
     if (limit && limit->most == 0) limit.reset();
     return limit;

@@ -30,6 +30,7 @@ int Weight(Reason reason) {
     case Reason::kSilentCorruption:
       return 3;
     case Reason::kWorkerLost:
+    case Reason::kDeviceFailed:
     // What breaks while the ranks of a draining worker end is part of that.
     case Reason::kDrained:
       return 2;
@@ -71,12 +72,35 @@ bool Completed(const AttemptRecord& attempt) {
   return attempt.reason == Reason::kCompleted;
 }
 
-/// "attempt 3 of 10 starts in 3.2 s, at 2026-01-31T12:00:00.000Z"
-std::string NextTry(const JobRecord& job, double now, double at) {
+/// "attempt 3 of 10 starts in 3.2 s, at 2026-01-31T12:00:00.000Z"; after a failure of a machine,
+/// which is none of the 10, "the next attempt starts in ...".
+std::string NextTry(const JobRecord& job, Reason failure, double now, double at) {
   const auto tenths = std::llround((at - now) * 10);
-  return "attempt " + std::to_string(job.last_epoch - job.budget_from + 1) + " of " +
-         std::to_string(job.spec.retry.max_attempts) + " starts in " + std::to_string(tenths / 10) +
-         "." + std::to_string(tenths % 10) + " s, at " + FormatTime(at);
+  const std::string which = IsMachineFailure(failure)
+                                ? "the next attempt"
+                                : "attempt " +
+                                      std::to_string(job.last_epoch - job.budget_from + 1) +
+                                      " of " + std::to_string(job.spec.retry.max_attempts);
+  return which + " starts in " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
+         " s, at " + FormatTime(at);
+}
+
+/// Why the job is not tried again after this attempt, which a retry might have helped.
+std::string GaveUp(const Change& change, const JobRecord& job, const AttemptRecord& attempt) {
+  const std::optional<FailureLimit> limit = change.LimitOf(attempt.reason);
+  const bool by_limit = limit && limit->before + 1 >= limit->most;
+  const int64_t used = job.last_epoch - job.budget_from;
+  std::string attempts = std::to_string(used) + " attempts";
+  if (by_limit && IsMachineFailure(attempt.reason)) {
+    attempts = std::to_string(limit->most) + " attempts that machines ended";
+  } else if (!by_limit && used < job.spec.retry.max_attempts &&
+             change.FailuresInARow() >= job.spec.retry.max_attempts) {
+    attempts = std::to_string(change.FailuresInARow()) +
+               " failures in a row with no checkpoint in between";
+  }
+  return "gave up after " + attempts +
+         (by_limit ? ", as " + std::string(limit->field) + " says" : "") +
+         "; the last one: " + std::string(Name(attempt.reason)) + ": " + attempt.message;
 }
 
 /// Every rank of the attempt is gone: the job ends, or is queued again.
@@ -104,20 +128,15 @@ void CloseAttempt(Change& change, double now) {
     return;
   }
   bool cancelled = job.state == JobState::kCancelling;
-  if (SavesAndStops(attempt)) ++job.budget_from;
+  if (SavesAndStops(attempt) || IsMachineFailure(attempt.reason)) ++job.budget_from;
   if (change.Fire(JobEvent::kGone) != JobOutcome::kMove) return;
   change.EndAttempt(cancelled ? Reason::kCancelledByUser : Reason::kNone);
   if (cancelled) {
     job.reason = Reason::kCancelledByUser;
     job.message = "cancelled by the user";
   } else if (job.state == JobState::kFailed && !IsFatal(attempt.reason)) {
-    int64_t used = job.last_epoch - job.budget_from;
-    const std::optional<FailureLimit> limit = change.LimitOf(attempt.reason);
-    const bool by_limit = limit && limit->before + 1 >= limit->most;
     job.reason = Reason::kRetriesExhausted;
-    job.message = "gave up after " + std::to_string(used) + " attempts" +
-                  (by_limit ? ", as " + std::string(limit->field) + " says" : "") +
-                  "; the last one: " + std::string(Name(attempt.reason)) + ": " + attempt.message;
+    job.message = GaveUp(change, job, attempt);
   } else if (job.state == JobState::kFailed) {
     job.reason = attempt.reason;
     job.message = attempt.message;
@@ -126,7 +145,7 @@ void CloseAttempt(Change& change, double now) {
     job.message = kPausedMessage;
     if (!SavesAndStops(attempt)) job.message += "; its last attempt failed: " + attempt.message;
   } else if (const std::optional<double> at = change.RetryAt()) {
-    const std::string next = NextTry(job, now, *at);
+    const std::string next = NextTry(job, attempt.reason, now, *at);
     job.message += "; " + next;
     change.Event("retry", next, attempt.epoch);
   }
@@ -153,15 +172,22 @@ bool IsFatal(Reason reason) {
          reason == Reason::kTimeLimit;
 }
 
+bool IsMachineFailure(Reason reason) {
+  return reason == Reason::kWorkerLost || reason == Reason::kDeviceFailed ||
+         reason == Reason::kMachineUnhealthy || reason == Reason::kSilentCorruption;
+}
+
 void Count(const AttemptRecord& attempt, int64_t retried_from, Tally& tally) {
   if (attempt.epoch <= retried_from || !attempt.ended_at) return;
   tally.run_seconds += std::max(0.0, *attempt.ended_at - attempt.started_at);
   tally.memory_failures += attempt.reason == Reason::kOutOfMemory ? 1 : 0;
   tally.numerics_failures += attempt.reason == Reason::kNumerics ? 1 : 0;
   tally.hangs += attempt.reason == Reason::kHung ? 1 : 0;
+  tally.machine_failures += IsMachineFailure(attempt.reason) ? 1 : 0;
   tally.preemptions += attempt.reason == Reason::kPreempted ? 1 : 0;
   if (Completed(attempt)) {
     tally.memory_failures = tally.numerics_failures = tally.hangs = 0;
+    tally.machine_failures = 0;
   }
 }
 
@@ -360,15 +386,13 @@ bool SavesAndStops(const AttemptRecord& attempt) {
 std::optional<double> RetryAt(const JobCase& current) {
   const JobRecord& job = current.job;
   const std::optional<AttemptRecord>& last = current.attempt;
-  // A user's retry makes a new start.
-  const int64_t counted = job.last_epoch - job.budget_from;
-  if (job.state != JobState::kQueued || counted == 0 || !last || !last->ended_at ||
-      !HasFailed(*last)) {
+  if (job.state != JobState::kQueued || !last || !last->ended_at || !HasFailed(*last)) {
     return std::nullopt;
   }
-  const int64_t failures = FailuresInARow(current.failures, *last, job.progress.checkpoint_step);
-  return *last->ended_at +
-         RetryDelaySeconds(current.retry, std::min(failures, counted), job.id, last->epoch);
+  const int64_t failures =
+      FailuresInARow(current.failures, *last, job.progress.checkpoint_step, job.retried_from);
+  if (failures == 0) return std::nullopt;  // a user's retry makes a new start
+  return *last->ended_at + RetryDelaySeconds(current.retry, failures, job.id, last->epoch);
 }
 
 }  // namespace weft::coordinator

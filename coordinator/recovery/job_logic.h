@@ -15,9 +15,10 @@ namespace weft::coordinator {
 /// What attempts at a job that have ended add up to, since a user last asked for a retry.
 struct Tally {
   double run_seconds = 0;       ///< From dispatch to the end of each, over all phases.
-  int64_t memory_failures = 0;  ///< Of the phase that runs or is next, as the two below.
+  int64_t memory_failures = 0;  ///< Of the phase that runs or is next, as the three below.
   int64_t numerics_failures = 0;
   int64_t hangs = 0;
+  int64_t machine_failures = 0;
   int64_t preemptions = 0;  ///< Of all phases.
 };
 
@@ -130,5 +131,10 @@ Result<Transaction> UpdateJob(const JobCase& current, const std::optional<std::s
 
 /// A failure that no retry can help.
 bool IsFatal(Reason reason);
+
+/// A failure of a machine, which says nothing about the job: it does not count against
+/// max_attempts. Failures in a row without a new checkpoint still end the job, whatever their
+/// reasons.
+bool IsMachineFailure(Reason reason);
 
 }  // namespace weft::coordinator

@@ -127,6 +127,64 @@ TEST(JobLogic, GivesUpAfterMaxAttemptsAndARetryStartsTheCountAnew) {
   EXPECT_EQ(life.state(), JobState::kQueued);
 }
 
+TEST(JobLogic, TenLostMachinesDoNotEndAJobThatTrains) {
+  Life life(2);
+  for (int i = 0; i < 10; ++i) {
+    life.LoseAMachine(/*steps=*/100);
+    ASSERT_EQ(life.state(), JobState::kQueued) << i << ": " << life.current.job.message;
+    EXPECT_THAT(life.current.job.message, HasSubstr("the next attempt starts in "));
+  }
+  // Both attempts that may fail otherwise are left.
+  life.Dispatch({"a"});
+  life.current.attempt->first_step = 1001;
+  life.current.job.progress.checkpoint_step = 1100;
+  life.Report("a", PlacementEvent::kFailed, Reason::kRankDied);
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_THAT(life.current.job.message, HasSubstr("attempt 2 of 2 starts in "));
+}
+
+TEST(JobLogic, MachinesLostInARowWithoutACheckpointEndTheJob) {
+  Life life(3);
+  for (int i = 0; i < 2; ++i) {
+    life.LoseAMachine(/*steps=*/100);
+    life.LoseAMachine(/*steps=*/0);
+    ASSERT_EQ(life.state(), JobState::kQueued) << i;
+  }
+  life.LoseAMachine(/*steps=*/0);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_EQ(life.current.job.reason, Reason::kRetriesExhausted);
+  EXPECT_THAT(life.current.job.message,
+              AllOf(HasSubstr("gave up after 3 failures in a row with no checkpoint in between"),
+                    HasSubstr("WORKER_LOST")));
+  life.Take(RetryJob(life.current, 9));
+  life.LoseAMachine(/*steps=*/0);
+  EXPECT_EQ(life.state(), JobState::kQueued) << "a user's retry starts the row anew";
+}
+
+TEST(JobLogic, AJobMayLimitTheFailuresOfMachines) {
+  Life life(2);
+  life.current.job.spec.retry.max_machine_failures = 3;
+  for (int i = 0; i < 2; ++i) {
+    life.LoseAMachine(/*steps=*/100);
+    EXPECT_EQ(life.state(), JobState::kQueued);
+  }
+  life.LoseAMachine(/*steps=*/100);
+  EXPECT_EQ(life.state(), JobState::kFailed);
+  EXPECT_THAT(life.current.job.message,
+              HasSubstr("gave up after 3 attempts that machines ended, as "
+                        "retry.max_machine_failures says"));
+}
+
+TEST(JobLogic, ABrokenGpuIsTheReasonAlsoWhenItsPeersEndFirst) {
+  Life life;
+  life.Dispatch({"a", "b"});
+  life.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "a peer ended");
+  life.Report("a", PlacementEvent::kFailed, Reason::kDeviceFailed, "GPU 0: XID 79");
+  EXPECT_EQ(life.state(), JobState::kQueued);
+  EXPECT_EQ(life.current.job.reason, Reason::kDeviceFailed);
+  EXPECT_EQ(life.current.job.budget_from, 1) << "none of its attempts";
+}
+
 TEST(JobLogic, CancelLetsRanksSaveAndASecondCancelKillsThem) {
   Life life;
   life.Dispatch({"a"});

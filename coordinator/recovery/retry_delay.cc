@@ -24,7 +24,8 @@ bool HasFailed(const AttemptRecord& attempt) {
 }
 
 int64_t FailuresInARow(int64_t before, const AttemptRecord& attempt,
-                       std::optional<int64_t> checkpoint_step) {
+                       std::optional<int64_t> checkpoint_step, int64_t retried_from) {
+  if (attempt.epoch <= retried_from) return 0;
   const bool saved =
       attempt.first_step && checkpoint_step && *checkpoint_step >= *attempt.first_step;
   return (saved ? 0 : before) + (HasFailed(attempt) ? 1 : 0);

@@ -19,9 +19,10 @@ bool HasFailed(const AttemptRecord& attempt);
 
 /// Failures in a row up to and including `attempt`, which has ended, when there were `before` up to
 /// the one before it. An attempt that saved a checkpoint (`checkpoint_step`: the job's newest) ends
-/// the row: what failed then has nothing to do with what failed before.
+/// the row: what failed then has nothing to do with what failed before. Attempts up to epoch
+/// `retried_from` do not count.
 int64_t FailuresInARow(int64_t before, const AttemptRecord& attempt,
-                       std::optional<int64_t> checkpoint_step);
+                       std::optional<int64_t> checkpoint_step, int64_t retried_from);
 
 /// Seconds to wait after `failures` (at least 1) in a row. Between half and all of the doubled
 /// time, so that jobs that failed together do not come back together; the same for the same job and

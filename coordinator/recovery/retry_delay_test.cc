@@ -9,6 +9,7 @@ namespace {
 
 AttemptRecord Ended(Reason reason, std::optional<int64_t> first_step = std::nullopt) {
   AttemptRecord attempt;
+  attempt.epoch = 4;
   attempt.reason = reason;
   attempt.first_step = first_step;
   attempt.ended_at = 1;
@@ -36,14 +37,19 @@ TEST(RetryDelay, SpreadsJobsThatFailTogether) {
 }
 
 TEST(RetryDelay, CountsFailuresUntilACheckpointIsSaved) {
-  EXPECT_EQ(FailuresInARow(0, Ended(Reason::kRankDied), {}), 1);
-  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kRankDied), {}), 4);
-  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kHung, 11), 10), 4) << "from the same checkpoint";
-  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kWorkerLost, 11), 20), 1) << "it came further";
+  EXPECT_EQ(FailuresInARow(0, Ended(Reason::kRankDied), {}, 0), 1);
+  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kRankDied), {}, 0), 4);
+  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kHung, 11), 10, 0), 4) << "from the same checkpoint";
+  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kWorkerLost, 11), 20, 0), 1) << "it came further";
   for (Reason reason : {Reason::kDrained, Reason::kReplanned, Reason::kCompleted}) {
-    EXPECT_EQ(FailuresInARow(3, Ended(reason, 11), 10), 3);
-    EXPECT_EQ(FailuresInARow(3, Ended(reason, 11), 11), 0);
+    EXPECT_EQ(FailuresInARow(3, Ended(reason, 11), 10, 0), 3);
+    EXPECT_EQ(FailuresInARow(3, Ended(reason, 11), 11, 0), 0);
   }
+}
+
+TEST(RetryDelay, CountsNoFailureBeforeAUsersRetry) {
+  EXPECT_EQ(FailuresInARow(3, Ended(Reason::kRankDied), {}, /*retried_from=*/4), 0);
+  EXPECT_EQ(FailuresInARow(0, Ended(Reason::kRankDied), {}, /*retried_from=*/3), 1);
 }
 
 }  // namespace

@@ -33,8 +33,12 @@ class Life {
       if (current.attempt && current.attempt->epoch != change->attempt->epoch) {
         current.previous_reason = current.attempt->reason;
         Count(*current.attempt, current.job.retried_from, current.tally);
+        current.failures =
+            FailuresInARow(current.failures, *current.attempt, current.job.progress.checkpoint_step,
+                           current.job.retried_from);
       }
       current.attempt = change->attempt;
+      if (current.attempt->reason == Reason::kCompleted) current.failures = 0;
     }
     if (change->job) {
       if (change->job->retried_from != current.job.retried_from) current.tally = {};
@@ -53,6 +57,19 @@ class Life {
     report.reason = reason;
     report.message = message;
     Take(ApplyReport(current, report, 2));
+  }
+  /// An attempt on two workers, one of which is lost. It trains `steps`, and saves the last of
+  /// them.
+  void LoseAMachine(int64_t steps) {
+    Dispatch({"a", "b"});
+    Report("a", PlacementEvent::kTraining);
+    int64_t& saved = current.job.progress.checkpoint_step.emplace(
+        current.job.progress.checkpoint_step.value_or(0));
+    current.attempt->first_step = saved + 1;
+    saved += steps;
+    Take(InterruptAttempt(current, current.job.last_epoch, Reason::kWorkerLost, "b is lost", 2));
+    Report("a", PlacementEvent::kStopped);
+    Report("b", PlacementEvent::kLost);
   }
   JobState state() const { return current.job.state; }
 

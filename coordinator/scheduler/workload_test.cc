@@ -34,7 +34,14 @@ struct WorkloadJob {
 /// One random workload.
 class Workload {
  public:
-  enum class Kind { kPlain, kPriorities, kQueues, kOpenSizes, kOpenSizesOnCpus };
+  enum class Kind {
+    kPlain,
+    kFirstComeFirstServed,
+    kPriorities,
+    kQueues,
+    kOpenSizes,
+    kOpenSizesOnCpus
+  };
 
   Workload(uint64_t seed, Kind kind) : random_(seed), kind_(kind), situation_(1 + Draw(3)) {
     units_ = AmountOf(situation_.snapshot.cluster).gpus;
@@ -43,6 +50,7 @@ class Workload {
     rules.scale_up.after_seconds = 0;
     rules.age_factor = static_cast<double>(Draw(40));
     rules.preempt_factor = Draw(2) == 0 ? 0 : 1.5;
+    if (kind == Kind::kFirstComeFirstServed) rules.age_factor = rules.preempt_factor = 0;
     rules.protected_seconds = static_cast<double>(1 + Draw(60));
     rules.scale_up.restart.assumed_start_seconds = 1;
     if (HasQueues()) {
@@ -60,7 +68,7 @@ class Workload {
       job.seconds = job.left = static_cast<double>(1 + Draw(400));
       job.spec.resources.device = OnCpus() ? "cpu" : "cuda";
       job.spec.resources.ranks = 1 + Draw(Draw(3) == 0 ? static_cast<int>(units_) - 1 : 4);
-      if (kind != Kind::kPlain) job.priority = Draw(3);
+      if (!Equal()) job.priority = Draw(3);
       if (HasQueues()) job.queue = std::string(1, "abc"[Draw(3)]);
       if (HasOpenSizes() && Draw(2) == 0) job.spec.resources.ranks = 0;
     }
@@ -91,10 +99,12 @@ class Workload {
   /// kept, whoever comes later.
   bool KeepsReservations() const {
     const SchedulerRules& rules = situation_.snapshot.rules;
-    return kind_ == Kind::kPlain && rules.age_factor <= 0 && rules.preempt_factor <= 0;
+    return Equal() && rules.age_factor <= 0 && rules.preempt_factor <= 0;
   }
 
  private:
+  /// All jobs have the same priority and one queue.
+  bool Equal() const { return kind_ == Kind::kPlain || kind_ == Kind::kFirstComeFirstServed; }
   bool OnCpus() const { return kind_ == Kind::kOpenSizesOnCpus; }
   bool HasOpenSizes() const { return kind_ == Kind::kOpenSizes || OnCpus(); }
   bool HasQueues() const { return kind_ == Kind::kQueues || HasOpenSizes(); }
@@ -278,7 +288,7 @@ class Workload {
   /// With priorities, queues or open sizes others may; but the cluster is never idle while jobs
   /// wait, and no step is made twice, so that all others one after the other are the longest wait.
   void CheckWait(const WorkloadJob& job) {
-    const bool plain = kind_ == Kind::kPlain;
+    const bool plain = Equal();
     const double work =
         job.seconds * static_cast<double>(job.spec.resources.ranks) / static_cast<double>(units_);
     const double turn = job.submitted_at + situation_.snapshot.rules.age_factor * work;
@@ -308,7 +318,7 @@ class Workloads : public ::testing::TestWithParam<Workload::Kind> {};
 TEST_P(Workloads, KeepTheirPromises) {
   const char* asked = std::getenv("WEFT_WORKLOADS");
   const int most = asked != nullptr ? std::atoi(asked) : 3000;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
   int done = 0;
   int with_reservations = 0;
   for (; done < most && (asked != nullptr || std::chrono::steady_clock::now() < end); ++done) {
@@ -323,8 +333,10 @@ TEST_P(Workloads, KeepTheirPromises) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Workloads,
-                         ::testing::Values(Workload::Kind::kPlain, Workload::Kind::kPriorities,
-                                           Workload::Kind::kQueues, Workload::Kind::kOpenSizes,
+                         ::testing::Values(Workload::Kind::kPlain,
+                                           Workload::Kind::kFirstComeFirstServed,
+                                           Workload::Kind::kPriorities, Workload::Kind::kQueues,
+                                           Workload::Kind::kOpenSizes,
                                            Workload::Kind::kOpenSizesOnCpus));
 
 }  // namespace

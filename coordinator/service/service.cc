@@ -185,7 +185,8 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
     if (attempt.ended_at) live->history.Add(attempt);
     if (attempt.epoch == tried.back().epoch) break;
     live->current.failures =
-        FailuresInARow(live->current.failures, attempt, live->progress.checkpoint_step);
+        FailuresInARow(live->current.failures, attempt, live->progress.checkpoint_step,
+                       live->current.job.retried_from);
   }
   if (live->current.job.spec.resources.try_plans > 1) {
     WEFT_ASSIGN_OR_RETURN(live->tried, LoadTried(tried));
@@ -317,8 +318,9 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     const AttemptRecord& attempt = *change.attempt;
     if (live.current.attempt && live.current.attempt->epoch != attempt.epoch) {
       live.current.previous_reason = live.current.attempt->reason;
-      live.current.failures = FailuresInARow(live.current.failures, *live.current.attempt,
-                                             live.progress.checkpoint_step);
+      live.current.failures =
+          FailuresInARow(live.current.failures, *live.current.attempt,
+                         live.progress.checkpoint_step, live.current.job.retried_from);
       Count(*live.current.attempt, live.current.job.retried_from, live.current.tally);
     }
     if (!live.current.attempt || live.current.attempt->epoch != attempt.epoch) {
@@ -364,9 +366,12 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
     }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);
   }
+  const bool removes = !change.remove_intents.empty();
+  if (removes) (void)Failpoint("coordinator.intent.before_remove");
   for (const IntentRecord& intent : change.remove_intents) {
     outbox_.erase({intent.worker_id, intent.job_id, intent.epoch, intent.kind});
   }
+  if (removes) (void)Failpoint("coordinator.intent.after_remove");
   for (const IntentRecord& intent : change.add_intents) {
     outbox_[{intent.worker_id, intent.job_id, intent.epoch, intent.kind}] = intent;
     Deliver(intent);

@@ -1,4 +1,7 @@
 // How far jobs are, as their workers say with each heartbeat.
+#include <algorithm>
+#include <optional>
+
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -8,7 +11,10 @@ void Service::SeeProgress(LiveJob& live, const RunningAttempt& item, bool of_ran
   const int64_t rollbacks = live.progress.rollbacks;
   // Only the worker of rank 0 has the numbers of the whole job; the others lag or say nothing.
   if (item.progress.step <= 0 || (!of_rank_0 && item.progress.step <= last_step)) return;
+  const std::optional<int64_t> saved = live.progress.checkpoint_step;
   live.progress = item.progress;
+  // The workers of an attempt know of its own checkpoints alone.
+  live.progress.checkpoint_step = std::max(saved, item.progress.checkpoint_step);
   if (!of_rank_0) live.progress.rollbacks = rollbacks;
   live.steps.See(item.progress.step, item.progress.step_seconds, clock_.Monotonic());
   AttemptRecord& attempt = *live.current.attempt;

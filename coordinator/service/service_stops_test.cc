@@ -187,5 +187,38 @@ TEST_F(ServiceStopsTest, AFailedJobWaitsEachTimeLongerAndHoldsBackNobody) {
   EXPECT_TRUE(a->Saw("start " + id + " 3"));
 }
 
+TEST_F(ServiceStopsTest, BrokenMachinesDoNotEndAJobThatGoesOnFromSnapshots) {
+  options_.suspicion.quarantine_at = 0;
+  StartService();
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  const int64_t more = service_->Get(id)->job.spec.retry.max_attempts + 2;
+  for (int64_t epoch = 1; epoch <= more; ++epoch) {
+    SCOPED_TRACE(epoch);
+    ASSERT_TRUE(a->Saw("start " + id + " " + std::to_string(epoch) + " "))
+        << service_->Get(id)->job.message;
+    // What the attempt before had in memory.
+    if (epoch > 1) SaveAt(a, id, epoch, 10 * (epoch - 1));
+    service_->Report(a, id, {"", epoch, PlacementEvent::kTraining, Reason::kNone, "", ""});
+    ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+    RunningAttempt running = Running(id, epoch, "training", 0);
+    running.progress.step = 10 * epoch;
+    Beat(a, {running});
+    if (epoch > 1) {
+      EXPECT_EQ(service_->Get(id)->job.progress.checkpoint_step, 10 * (epoch - 1))
+          << "the worker did not write it";
+    }
+    if (epoch == more / 2) {
+      // A restarted coordinator remembers.
+      StartService();
+      a = Attach("a", 0, {running});
+      Pass(8, {a}, {running});
+    }
+    service_->Report(a, id, {"", epoch, PlacementEvent::kFailed, Reason::kDeviceFailed, "", ""});
+  }
+  ASSERT_TRUE(a->Saw("start " + id + " " + std::to_string(more + 1) + " "));
+  EXPECT_EQ(std::ssize(service_->Get(id)->attempts), more + 1);
+}
+
 }  // namespace
 }  // namespace weft::coordinator

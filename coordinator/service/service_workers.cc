@@ -148,7 +148,9 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     }
     WEFT_LOG_INFO << "worker " << id << " attached (" << hello.profile.cores << " cores, "
                   << adopted.size() << " running attempts adopted)";
+    if (!Failpoint("coordinator.register.before_send").ok()) return;
     link->SendRegistered(ToSeconds(options_.lease), ToSeconds(options_.heartbeat), adopted);
+    (void)Failpoint("coordinator.register.after_send");
     FindMissing(id, session, restarted, hello.running);
     std::vector<IntentRecord> intents;
     for (auto it = outbox_.lower_bound({id, "", 0, IntentKind::kStart});
@@ -352,6 +354,7 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
         if (!status.ok() && status.code() != StatusCode::kNotFound) return;
         if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
         link->AckReport(job_id, epoch, said);
+        (void)Failpoint("coordinator.attempt.report.after_ack");
       };
       Change(job_id, decide, done, true);
     };
@@ -445,6 +448,9 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
       // From a snapshot, which is a checkpoint only now.
       if (live.current.job.state == JobState::kStarting) {
         int64_t& resumes_at = live.current.attempt->times.step;
+        // The attempt before this one came further, which ends the row of failures before it.
+        int64_t& failures = live.current.failures;
+        if (checkpoint.step > resumes_at) failures = std::min<int64_t>(failures, 1);
         resumes_at = std::max(resumes_at, checkpoint.step);
       }
       SetOverlay(job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
@@ -456,8 +462,10 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
                           StepsBefore(current.job.spec, current.phase)};
     }
     change.checkpoint = std::move(checkpoint);
+    if (!Failpoint("coordinator.checkpoint.before_commit").ok()) return;
     store_.Commit(std::move(change), [this, job_id](const Result<CommitResult>& result) {
       if (!result.ok()) metrics_.StoreFailed();
+      if (result.ok()) (void)Failpoint("coordinator.checkpoint.after_commit");
       job_changes_.Notify(job_id);
     });
   });

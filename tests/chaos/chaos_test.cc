@@ -79,6 +79,18 @@ std::vector<std::string> MovesTo(const std::vector<std::string>& states) {
   return points;
 }
 
+/// What workers and the coordinator tell each other, in an order in which a job on two workers
+/// passes each point however far it has come: checkpoints while it trains, workers that register
+/// whenever the coordinator is there again, and the reports of its end.
+const std::vector<std::string>& WorkerPoints() {
+  static const std::vector<std::string> kPoints = {
+      "coordinator.checkpoint.before_commit", "coordinator.checkpoint.after_commit",
+      "coordinator.register.before_send",     "coordinator.register.after_send",
+      "coordinator.intent.before_remove",     "coordinator.intent.after_remove",
+      "coordinator.attempt.report.after_ack"};
+  return kPoints;
+}
+
 class ChaosOfTheCoordinator : public Chaos {
  protected:
   static Environment DiesAt(const std::string& point, int64_t pass = 1) {
@@ -131,7 +143,10 @@ class ChaosOfTheCoordinator : public Chaos {
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
   for (const std::string& point : CoordinatorFailpoints()) {
-    if (point.starts_with("coordinator.to_")) continue;  // see the tests of moves
+    // See the tests of moves, and of what workers are told.
+    if (point.starts_with("coordinator.to_") || std::ranges::count(WorkerPoints(), point) > 0) {
+      continue;
+    }
     for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
       // Changes of the store come often enough for its points to be passed several times.
       const int64_t pass = point.starts_with("coordinator.store.") ? 1 + repeat % 4 : 1;
@@ -149,6 +164,27 @@ TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
                   first ? "was answered" : "was not answered");
       ExpectUnharmed(cluster, response.job().id(), waiting_);
     }
+  }
+  ReportDeaths();
+}
+
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMessageOfWorkersOfAJobThatTrains) {
+  const std::vector<std::string>& points = WorkerPoints();
+  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+    Cluster::Options options =
+        Options(DiesAt(points[0]), {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:80"}});
+    options.cores = 1;  // a rank on each worker
+    Cluster cluster(options);
+    const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+    v1::SubmitJobResponse response;
+    const auto submit = [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); };
+    (void)submit();
+    for (size_t i = 0; i < points.size(); ++i) {
+      SCOPED_TRACE(points[i]);
+      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
+      if (HasFatalFailure()) return;
+    }
+    ExpectUnharmed(cluster, response.job().id(), waiting_);
   }
   ReportDeaths();
 }

@@ -12,17 +12,18 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-/// Two workers with a rank each.
+/// Workers with a rank each.
 class ChaosOfNumbers : public ::testing::Test {
  protected:
-  ChaosOfNumbers() : cluster_({.cores = 1}) {}
+  explicit ChaosOfNumbers(int workers = 2)
+      : workers_(workers), cluster_({.workers = workers, .cores = 1}) {}
 
   /// Ranks on that worker fail from now on as `failpoints` says.
   void Spoil(int worker, const std::string& failpoints) {
     cluster_.worker(worker).Signal(SIGTERM);
     ASSERT_TRUE(cluster_.worker(worker).WaitForEnd(seconds(20))) << cluster_.LogTails();
     cluster_.StartWorker(worker, {{"WEFT_FAILPOINTS", failpoints}});
-    cluster_.AwaitWorkers(2);
+    cluster_.AwaitWorkers(workers_);
   }
   /// A job that goes back to its checkpoint after each update that is dropped.
   v1::JobSpec GuardedJob(const std::string& name, int64_t most_rollbacks) const {
@@ -64,7 +65,14 @@ class ChaosOfNumbers : public ::testing::Test {
     return 0;
   }
 
+  const int workers_;
   Cluster cluster_;
+};
+
+/// Of three ranks, one that computes wrong for good has two witnesses.
+class ChaosOfNumbersOnThreeMachines : public ChaosOfNumbers {
+ protected:
+  ChaosOfNumbersOnThreeMachines() : ChaosOfNumbers(3) {}
 };
 
 TEST_F(ChaosOfNumbers, ALossThatIsNotFiniteOnOneRankSendsAllBackWithinTheirBudget) {
@@ -94,11 +102,14 @@ TEST_F(ChaosOfNumbers, ALossThatIsNotFiniteOnOneRankSendsAllBackWithinTheirBudge
   EXPECT_EQ(RollbacksLogged(never), 1);
 }
 
-TEST_F(ChaosOfNumbers, AWrongBitOnOneRankIsFoundAtTheNextReplayAndItsMachineSuspected) {
-  // A check each four steps; the first one of each attempt has a wrong bit.
+TEST_F(ChaosOfNumbersOnThreeMachines, AWrongBitIsFoundAtTheNextReplayAndItsMachineSuspected) {
+  // A check each four steps. From the first step on one rank adds gradients to those of the others
+  // that have a wrong bit.
   constexpr int64_t kEvery = 4;
-  Spoil(1, "trainer.replay.gradient=error@1");
-  v1::JobSpec spec = cluster_.TinyJob("flipped", 1000);
+  Spoil(1, "trainer.gradient=error");
+  v1::JobSpec spec = cluster_.TinyJob("flipped", 1000, 3);
+  spec.mutable_train()->set_global_batch(6);
+  spec.mutable_train()->set_eval_sequences(6);
   spec.mutable_train()->set_replay_every_steps(kEvery);
   const std::string id = cluster_.Submit(spec);
   const auto first_has_ended = [&] {
@@ -108,10 +119,13 @@ TEST_F(ChaosOfNumbers, AWrongBitOnOneRankIsFoundAtTheNextReplayAndItsMachineSusp
   ASSERT_TRUE(Eventually(first_has_ended, seconds(60))) << cluster_.LogTails();
   const v1::Attempt first = cluster_.Get(id).attempts(0);
   EXPECT_EQ(v1::Reason_Name(first.reason()), "SILENT_CORRUPTION") << first.message();
+  ASSERT_EQ(first.plan().rank_workers_size(), 3);
+  ASSERT_EQ(first.plan().rank_workers(1), "worker-1");
   EXPECT_THAT(first.message(), HasSubstr("was computed twice with different bits; rank 1 on "));
-  EXPECT_LE(first.last_step(), kEvery) << "no update follows";
+  EXPECT_LT(first.last_step(), kEvery) << "no update follows";
   EXPECT_TRUE(Eventually([&] { return SuspicionOf("worker-1") > 0; }, seconds(10)));
   EXPECT_EQ(SuspicionOf("worker-0"), 0);
+  EXPECT_EQ(SuspicionOf("worker-2"), 0);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::CancelJobRequest cancel;

@@ -66,6 +66,12 @@ TESTS = [
         "ChaosOfPartitions.DuringAStart*"),
     Row(10, "kill -9 of one rank of four: training again, same loss curve bit for bit", "chaos_test",
         "ChaosOfRanks.OneOfFour*", "recovery_seconds", 10, "s"),
+    Row(10, "a worker of two is lost for good: its job trains again on the other after", "e2e_test",
+        "Recovery.AJobThatLosesAMachine*", "seconds_to_training_on_what_is_left", 10, "s"),
+    Row(10, "a worker of two is lost with a spare: its job trains again by the same plan after",
+        "e2e_test", "Recovery.AJobGoesOnOnASpare*", "seconds_to_training_on_a_spare", 30, "s"),
+    Row(10, "a worker is lost for good, with the same bits on any mesh: the curve of one rank",
+        "e2e_test", "Recovery.AJobThatIsReplanned*"),
     Row(11, "ranks crash at every stage of a checkpoint", "chaos_test",
         "ChaosOfCheckpoints.RanksCrash*"),
     Row(12, "a byte of the newest checkpoint flips: training again from the one before", "chaos_test",
@@ -78,12 +84,12 @@ TESTS = [
         "trainer_test", "RollbackTest.AShortSpike*:RollbackTest.ARunThatMetBadData*"),
     Row(15, "losses that stay bad: the job fails after its rollbacks", "trainer_process_test",
         "TrainerProcessTest.ATrainingThatNeverRecovers*"),
-    Row(16, "a wrong bit in a gradient of one rank: found by the next check of four steps, its machine "
-        "suspected", "chaos_test", "ChaosOfNumbers.AWrongBit*"),
+    Row(16, "one rank of three trains on gradients with a wrong bit: found by the next check of four "
+        "steps, its machine suspected", "chaos_test", "ChaosOfNumbersOnThreeMachines.AWrongBit*"),
     Row(17, "a rank 1.3 times as slow, with --straggler-seconds 5: named with its machine after",
         "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s"),
-    Row(18, "hung collective: aborted after", "chaos_test", "ChaosOfRanks.OneHangs*",
-        "abort_seconds", 30, "s"),
+    Row(18, "hung collective, with --hang-seconds 5 (default 60): aborted after", "chaos_test",
+        "ChaosOfRanks.OneHangs*", "abort_seconds", 30, "s"),
     Row(21, "a worker is drained: its job trains on another one after", "e2e_test",
         "TwoWorkers.ADrainedOne*", "seconds_to_move", 60, "s"),
     Row(21, "workers shut down, whatever their ranks do just then: no step lost", "e2e_test",
@@ -164,7 +170,7 @@ class Runner:
 
     def workloads(self):
         """19 and 20 are promises of the same passes."""
-        kinds = 5
+        kinds = 6
         ran = self.run("coordinator_scheduler_test", "All/Workloads.*:Scheduling.Backfills*",
                        {"WEFT_WORKLOADS": str(self.options.workloads // kinds)})
 

@@ -11,8 +11,9 @@ namespace weft::testing {
 namespace {
 
 constexpr int64_t kBatch = 1024;
+constexpr int64_t kTooManyRanks = 64;
 
-/// Number 0 is paused, the others come after it.
+/// Number 0 is paused. Odd ones come after it, even ones want too many ranks.
 coordinator::Transaction WaitingJob(const std::string& data_dir, int64_t number) {
   coordinator::JobRecord job;
   job.id = kWaitingPrefix + std::to_string(number);
@@ -23,6 +24,8 @@ coordinator::Transaction WaitingJob(const std::string& data_dir, int64_t number)
   if (number == 0) {
     job.state = coordinator::JobState::kPaused;
     job.reason = coordinator::Reason::kPausedByUser;
+  } else if (number % 2 == 0) {
+    job.spec.train.global_batch = job.spec.resources.ranks = kTooManyRanks;
   } else {
     job.spec.scheduling.after = {kWaitingPrefix + std::to_string(0)};
   }

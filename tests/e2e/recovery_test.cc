@@ -242,5 +242,25 @@ TEST(Recovery, AJobThatLosesAMachineForGoodGoesOnOnTheRest) {
   EXPECT_EQ(cluster.Losses(id).size(), 60u);
 }
 
+TEST(Recovery, AJobThatIsReplannedOnFewerRanksKeepsItsBits) {
+  Cluster cluster({.workers = 2, .ranks = SlowSteps(30)});
+  v1::JobSpec spec = cluster.OpenJob("same-bits", 16);
+  spec.mutable_train()->set_deterministic("mesh");
+  spec.mutable_train()->set_logical_micro_batch(2);
+  const std::string id = cluster.Submit(spec);
+  cluster.AwaitStep(id, 6);
+  cluster.worker(1).Kill();
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(120));
+  ASSERT_EQ(job.attempts_size(), 2);
+  EXPECT_GT(job.attempts(0).plan().rank_workers_size(), job.attempts(1).plan().rank_workers_size());
+  EXPECT_GT(job.attempts(1).first_step(), 1) << "from a checkpoint of the larger mesh";
+  spec.set_name("alone");
+  spec.mutable_resources()->set_ranks(1);
+  const std::string alone = cluster.Submit(spec);
+  cluster.Await(alone, v1::SUCCEEDED, seconds(120));
+  ASSERT_EQ(cluster.Losses(id).size(), 16u);
+  EXPECT_EQ(cluster.LossCurve(id), cluster.LossCurve(alone));
+}
+
 }  // namespace
 }  // namespace weft::testing

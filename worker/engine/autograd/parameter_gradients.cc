@@ -1,6 +1,8 @@
 #include "worker/engine/autograd/parameter_gradients.h"
 
+#include "common/failpoint.h"
 #include "kernels/elementwise/elementwise.h"
+#include "worker/engine/tensor/wrong_bit.h"
 
 namespace weft::engine {
 
@@ -79,6 +81,11 @@ Status ParameterGradients::Done(int64_t index) {
   WEFT_CHECK(state.open_uses > 0, "more gradient contributions than uses");
   if (--state.open_uses > 0) return OkStatus();
   state.reported = true;
+  const TensorView& gradient = gradients_[index];
+  if (state.written && gradient.device.type == DeviceType::kCpu &&
+      !Failpoint("trainer.gradient").ok()) {
+    FlipBit(gradient);
+  }
   return on_ready_ ? on_ready_(index) : OkStatus();
 }
 

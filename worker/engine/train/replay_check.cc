@@ -8,6 +8,7 @@
 #include "common/failpoint.h"
 #include "worker/engine/autograd/tape.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/engine/tensor/wrong_bit.h"
 
 namespace weft::engine {
 namespace {
@@ -20,12 +21,6 @@ uint64_t Combine(uint64_t hash, std::span<const std::byte> bytes) {
 template <class T>
 uint64_t Combine(uint64_t hash, const T& value) {
   return Combine(hash, std::as_bytes(std::span(&value, 1)));
-}
-
-/// What a processor does that computes wrong: the lowest bit of a number is another one.
-void FlipBit(const TensorView& values) {
-  auto* const bits = static_cast<uint32_t*>(values.data);
-  bits[0] ^= 1;
 }
 
 }  // namespace
