@@ -173,15 +173,14 @@ void AddOtherMethods(const FamilyCases& to) {
     spec.method = "selective";
     spec.modules_to_save = NormsOf(family);
   });
-  if (!experts) {
-    to.Add("adalora", [](PeftSpec& spec) {
-      spec.method = "adalora";
-      spec.alpha = 64;
-      spec.adalora.init_r = 6;
-      spec.adalora.target_r = 3;
-      spec.adalora.tfinal = 2;
-    });
-  }
+  to.Add("adalora", [all](PeftSpec& spec) {
+    spec.method = "adalora";
+    spec.target_modules = all;
+    spec.alpha = 64;
+    spec.adalora.init_r = 6;
+    spec.adalora.target_r = 3;
+    spec.adalora.tfinal = 2;
+  });
   to.Add("vera", Method("vera", all));
   to.Add("ia3", Method("ia3"));
   if (family == "gpt2") return;
@@ -194,11 +193,11 @@ void AddOtherMethods(const FamilyCases& to) {
   });
 }
 
-/// Virtual tokens go without a window of attention and without experts, and masked language models
-/// of transformers take no keys and values. In a classification peft trains the classifier, too.
+/// Masked language models of transformers take no keys and values. In a classification peft trains
+/// the classifier, too.
 void AddVirtualTokens(const FamilyCases& to) {
   const std::string& family = to.family;
-  if (family == "vit" || family == "mistral" || family == "mixtral") return;
+  if (family == "vit") return;
   const std::vector<std::string> saved =
       Classifies(family) ? std::vector<std::string>{"classifier"} : std::vector<std::string>();
   const auto add = [&](const std::string& name, const std::string& method, bool projects) {
