@@ -39,6 +39,7 @@ struct UpOptions {
   int cores = 0;
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
+  bool metrics_insecure = false;
   double drain_seconds = 60;
   bool tls = false;
 };
@@ -233,6 +234,7 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
                                       JoinPath(home, "coordinator"),
                                       "--run-root",
                                       runs};
+  if (options.metrics_insecure) command.emplace_back("--metrics-insecure");
   if (options.tls) {
     WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
     std::vector<std::string> names;
@@ -273,6 +275,7 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
                std::to_string(options.drain_seconds),
                "--metrics-listen",
                metrics};
+    if (options.metrics_insecure) command.emplace_back("--metrics-insecure");
     if (options.tls) Append(certificates.WorkerOptions(name), command);
     WEFT_ASSIGN_OR_RETURN(Daemon worker, Start(name, std::move(command)));
     daemons.push_back(worker);
@@ -399,6 +402,8 @@ void AddLocalCommands(CLI::App& app, Session& session) {
   up->add_option("--metrics-listen", options->metrics_listen,
                  "Coordinator's Prometheus address; the workers take the ports after it")
       ->capture_default_str();
+  up->add_flag("--metrics-insecure", options->metrics_insecure,
+               "Serve metrics on another address than loopback, too, without TLS");
   up->add_option(
         "--drain-seconds", options->drain_seconds,
         "Time that ranks have to save and stop before a worker that ends kills them; `weft "

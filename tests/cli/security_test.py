@@ -210,6 +210,18 @@ class Security(unittest.TestCase):
         plain = s.run("--server", "192.0.2.1:7070", "--token-file", s.token("una"), "job", "list")
         self.assertEqual(plain.returncode, USAGE)
         self.assertIn("plain text", plain.stderr)
+        # Nor does --insecure send one; without a token it lets calls try.
+        plain = s.run("--server", "192.0.2.1:7070", "--insecure", "--token-file", s.token("una"),
+                      "job", "list")
+        self.assertEqual(plain.returncode, USAGE)
+        for server in ("192.0.2.1:7070", "no-such-host.invalid:7070"):
+            plain = s.run("--server", server, "--timeout", "1", "job", "list")
+            self.assertEqual(plain.returncode, USAGE)
+            self.assertIn(f"calls would go to {server} in plain text", plain.stderr)
+            self.assertIn("--insecure", plain.stderr)
+        plain = s.run("--server", "no-such-host.invalid:7070", "--timeout", "1", "job", "list",
+                      WEFT_INSECURE="1")
+        self.assertEqual(plain.returncode, UNAVAILABLE, plain.stderr)
         # The right address, but no TLS: nothing but an end of the connection.
         self.assertEqual(s.run("--server", s.address, "--timeout", "3", "job", "list").returncode,
                          UNAVAILABLE)
@@ -253,6 +265,21 @@ class Security(unittest.TestCase):
             "--tls-ca", self.other_ca()))
         worker = ["weft-worker", "--coordinator", "192.0.2.1:7070", "--data-dir", s.folder / "w"]
         self.assertIn("--run-root DIR and --data-root DIR", refusal(*worker))
+        worker += ["--run-root", s.folder / "runs", "--data-root", s.folder]
+        self.assertIn("hint: --tls-cert and --tls-ca", refusal(*worker))
+        self.assertIn("--insecure", refusal(*worker))
+        # With it the worker goes on, to the next mistake.
+        self.assertIn("no program at", refusal(*worker, "--insecure", "--trainer", "/no/trainer"))
+        for pages in ("0.0.0.0:0", "[::]:0", ":0", "192.0.2.7:0"):
+            changed = [pages if before == "--metrics-listen" else argument
+                       for before, argument in zip([None, *coordinator], coordinator)]
+            for daemon in ([*worker, "--metrics-listen", pages], changed):
+                refused = refusal(*daemon)
+                self.assertIn(f"--metrics-listen: metrics on {pages}", refused)
+                self.assertIn("--metrics-insecure", refused)
+        allowed = refusal(*worker, "--insecure", "--metrics-listen", "0.0.0.0:0",
+                          "--metrics-insecure", "--trainer", "/no/trainer")
+        self.assertIn("no program at", allowed)
 
     def other_ca(self):
         folder = self.secured.folder / "other-ca"
