@@ -48,9 +48,11 @@ class TlsTest : public ApiTest {
     return v1::Coordinator::NewStub(channel)->WhoAmI(&context, {}, &who);
   }
   /// What a worker that says it is `id` hears.
-  std::string AttachAs(const std::string& id, const tls::Files& files) const {
+  std::string AttachAs(const std::string& id, const tls::Files& files,
+                       const std::string& token = "") const {
     auto stub = v1::WorkerService::NewStub(Dial(files));
     grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata(kTokenMetadata, std::string(kTokenScheme) + token);
     context.set_deadline(std::chrono::system_clock::now() + seconds(10));
     auto stream = stub->Attach(&context);
     v1::WorkerMessage message;
@@ -103,7 +105,7 @@ TEST_F(TlsTest, CertificatesNamePeopleAndPlainTextOrStrangersGetNothing) {
 TEST_F(TlsTest, TheFileOfPeopleDecidesWhatACertificateOrATokenMay) {
   std::ofstream(dir_ / "people.yaml")
       << "people:\n- {name: ann, role: viewer}\n- {name: bob, role: "
-         "user, token_sha256: "
+         "admin, token_sha256: "
       << Sha256Hex("bobs") << "}\n";
   std::filesystem::permissions(dir_ / "people.yaml", std::filesystem::perms(0600));
   auto people = People::Open(dir_ / "people.yaml", Clock::System());
@@ -115,6 +117,9 @@ TEST_F(TlsTest, TheFileOfPeopleDecidesWhatACertificateOrATokenMay) {
   EXPECT_EQ(who.role(), "viewer");
   ASSERT_TRUE(AskWho(Dial({"", "", dir_ / "certs/ca.pem"}), who, "bobs").ok());
   EXPECT_EQ(who.name(), "bob");
+  EXPECT_THAT(AttachAs("node-1", {"", "", dir_ / "certs/ca.pem"}, "bobs"),
+              HasSubstr("shows none of a worker"))
+      << "no role of a person makes a worker";
   EXPECT_EQ(AskWho(Dial(FilesOf(Issue({"client", "eve", {}}))), who).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }
