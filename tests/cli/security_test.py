@@ -388,8 +388,10 @@ class Security(unittest.TestCase):
         s = self.secured
         s.weft("una", "job", "list")
         tokens = [s.token(name).read_text().strip() for name in ("ada", "una", "viv")]
-        keys = [line for line in (s.certs / "server.pem").read_text().split("PRIVATE KEY")[1].splitlines()
+        keys = [line for name in ("server.pem", "worker-node-1.pem", "ca-key.pem")
+                for line in (s.certs / name).read_text().split("PRIVATE KEY")[1].splitlines()
                 if len(line) > 30]
+        self.assertGreater(len(keys), 3)
         for path in s.folder.rglob("*"):
             if path.is_file() and path.suffix in (".log", ".db", ".json", ".jsonl", ".db-wal", ".yaml"):
                 text = path.read_bytes()
@@ -424,6 +426,10 @@ class Tampering(unittest.TestCase):
                     path.unlink()
                 database.write_bytes(kept)
                 with sqlite3.connect(database) as connection:
+                    with self.assertRaisesRegex(sqlite3.IntegrityError, "records of the audit log"):
+                        connection.execute(change)
+                    connection.execute("DROP TRIGGER audit_is_not_changed")
+                    connection.execute("DROP TRIGGER audit_is_not_deleted")
                     connection.execute(change)
                 connection.close()
                 coordinator = s.start_coordinator()
