@@ -447,10 +447,21 @@ class LocalTls(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("WEFT_")}
         environment["WEFT_HOME"] = str(folder)
+        environment["HOME"] = str(folder / "user")
+        (folder / "work").mkdir()
 
         def weft(*arguments):
             return subprocess.run([BIN / "weft", *map(str, arguments)], capture_output=True,
-                                  text=True, timeout=120, cwd=folder, env=environment)
+                                  text=True, timeout=120, cwd=folder / "work", env=environment)
+
+        def plan_with(data):
+            data.parent.mkdir(exist_ok=True)
+            data.write_text(english(200))
+            (folder / "job.json").write_text(json.dumps({
+                "name": "planned", "model": {"layers": 1, "width": 32, "heads": 2, "context": 32},
+                "data": {"train": [str(data)], "tokenizer": {"vocab_size": 300}},
+                "train": {"steps": 20, "global_batch": 4, "precision": "fp32"}}))
+            return weft("plan", folder / "job.json")
 
         for start in range(2):  # the second time with the certificates of the first
             up = weft("up", "--tls", "--workers", "1", "--listen", "127.0.0.1:0",
@@ -466,6 +477,15 @@ class LocalTls(unittest.TestCase):
             nobody = weft("--server", address, "--tls-ca", ca, "worker", "list")
             self.assertEqual(nobody.returncode, DENIED)
             if start == 0:
+                outside = pathlib.Path(tempfile.mkdtemp(prefix="weft-outside-"))
+                self.addCleanup(shutil.rmtree, outside, ignore_errors=True)
+                refused = plan_with(outside / "text.txt")
+                self.assertEqual(refused.returncode, USAGE, refused.stdout)
+                self.assertIn("is not below a folder that is allowed", refused.stderr)
+                self.assertIn("--data-root of weft-coordinator or `weft up`", refused.stderr)
+                for inside in ("work/text.txt", "user/text.txt", "runs/text.txt"):
+                    planned = plan_with(folder / inside)
+                    self.assertEqual(planned.returncode, OK, planned.stderr)
                 client = (folder / "certs/client-admin.pem").read_text()
                 self.assertEqual(weft("down").returncode, OK)
         self.assertEqual((folder / "certs/client-admin.pem").read_text(), client)
