@@ -58,6 +58,8 @@ CALLS = {
     "DeleteJob": f'{ID} delete_run_dir: true',
     "ProfileJob": f'{ID} steps: 3',
 }
+# Roles that must not make the call.
+TOO_LOW = {"SubmitJob": "viewer", "ForgetWorker": "user", "ListAuditRecords": "operator"}
 
 
 def encode(message, text):
@@ -98,7 +100,10 @@ def write_messages():
         text = CALLS.get(call, "")
         if not text and "string id = 1" in fields(request):
             text = ID
-        write("rpc", call, call.encode() + b"\n" + framed(encode(request, text)))
+        message = framed(encode(request, text))
+        write("rpc", call, call.encode() + b"\n" + message)
+        if role := TOO_LOW.get(call):
+            write("rpc", f"{call}-{role}", f"{call} {role}\n".encode() + message)
     write("messages", "register", b"WorkerMessage\n" + register)
     for name, message in said.items():
         write("messages", name, b"WorkerMessage\n" + message)
