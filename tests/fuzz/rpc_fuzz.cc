@@ -1,7 +1,7 @@
 // Calls of a real server with any bytes in place of a message. The first line names the call, as
 // "SubmitJob" or "Attach"; then come its messages, each after two bytes that say how long it is,
 // the lower first. A call that takes messages of one only gets the first. Each must be answered.
-// After the call and a space may stand the role of who calls, "SubmitJob viewer"; an admin without.
+// "SubmitJob viewer" also says the role of who calls, which is admin otherwise.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
