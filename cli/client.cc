@@ -96,12 +96,20 @@ Client::Client(const ServerAccess& access, double timeout_seconds)
 }
 
 Status Client::Open(const ServerAccess& access) {
-  if (!access.token_file.empty()) {
+  if (access.tls.empty()) {
     WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(server_));
-    if (access.tls.empty() && !http::IsLoopback(parts.host)) {
+    const bool remote = !http::IsLoopback(parts.host);
+    if (remote && !access.token_file.empty()) {
       return InvalidError("the token would go to " + server_ +
                           " in plain text, for all on the way to read; hint: --tls-ca FILE");
     }
+    if (remote && !access.insecure) {
+      return InvalidError("calls would go to " + server_ +
+                          " in plain text, for all on the way to read and change; hint: --tls-ca "
+                          "FILE, or --insecure if the network is yours alone");
+    }
+  }
+  if (!access.token_file.empty()) {
     WEFT_ASSIGN_OR_RETURN(token_, ReadSecretFile(access.token_file));
     token_.erase(token_.find_last_not_of(" \t\r\n") + 1);
   }

@@ -16,6 +16,7 @@ struct ServerAccess {
   std::string address;          ///< "host:port"
   tls::Files tls = {};          ///< Empty: plain text.
   std::string token_file = {};  ///< Of mode 0600; empty: no token.
+  bool insecure = false;        ///< Plain text to other machines, too; never with a token.
 };
 
 /// A connection to the coordinator. Unary calls have a deadline and are tried again while the
@@ -24,7 +25,7 @@ struct ServerAccess {
 class Client {
  public:
   /// `timeout_seconds` bounds each unary call with all its retries. Where files cannot be used, or
-  /// a token would go over the network in plain text, calls fail with the reason.
+  /// calls would go over the network in plain text, calls fail with the reason.
   Client(const ServerAccess& access, double timeout_seconds);
 
   Result<v1::SubmitJobResponse> SubmitJob(const v1::JobSpec& spec, const std::string& request_id);

@@ -17,13 +17,14 @@ struct Session {
   std::string server;           ///< --server, WEFT_SERVER, or what `weft up` recorded.
   tls::Files tls;               ///< --tls-cert, --tls-key, --tls-ca.
   std::string token_file;       ///< --token-file
+  bool insecure = false;        ///< --insecure
   double timeout_seconds = 10;  ///< Bound of each call.
   OutputFormat output = OutputFormat::kTable;
   bool quiet = false;
   std::function<ExitCode()> action;
 
   /// The coordinator, and who the user is to it.
-  ServerAccess Access() const { return {server, tls, token_file}; }
+  ServerAccess Access() const { return {server, tls, token_file, insecure}; }
   /// Connects (lazily) to the coordinator.
   Client Connect() const;
 };

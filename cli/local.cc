@@ -39,6 +39,8 @@ struct UpOptions {
   int cores = 0;
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
+  bool metrics_insecure = false;
+  std::vector<std::string> data_roots;
   double drain_seconds = 60;
   bool tls = false;
 };
@@ -212,6 +214,26 @@ void Append(const std::vector<std::string>& options, std::vector<std::string>& c
   command.insert(command.end(), options.begin(), options.end());
 }
 
+/// "--data-root DIR" for each folder whose files jobs may name. What is trained here is always in
+/// one.
+std::vector<std::string> DataRootOptions(const UpOptions& options) {
+  std::vector<std::string> roots = options.data_roots;
+  std::error_code error;
+  if (roots.empty()) {
+    roots.push_back(std::filesystem::current_path(error).string());
+    const char* home = std::getenv("HOME");
+    if (home != nullptr) roots.emplace_back(home);
+  }
+  roots.push_back(HomeDir());
+  std::vector<std::string> command;
+  for (const std::string& root : roots) {
+    if (root.empty()) continue;
+    command.emplace_back("--data-root");
+    command.push_back(std::filesystem::absolute(root, error).lexically_normal().string());
+  }
+  return command;
+}
+
 /// Starts everything into `daemons`; returns the coordinator's address.
 Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daemons) {
   Env& env = Env::Posix();
@@ -233,6 +255,8 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
                                       JoinPath(home, "coordinator"),
                                       "--run-root",
                                       runs};
+  Append(DataRootOptions(options), command);
+  if (options.metrics_insecure) command.emplace_back("--metrics-insecure");
   if (options.tls) {
     WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
     std::vector<std::string> names;
@@ -273,6 +297,8 @@ Result<std::string> StartAll(const UpOptions& options, std::vector<Daemon>& daem
                std::to_string(options.drain_seconds),
                "--metrics-listen",
                metrics};
+    Append(DataRootOptions(options), command);
+    if (options.metrics_insecure) command.emplace_back("--metrics-insecure");
     if (options.tls) Append(certificates.WorkerOptions(name), command);
     WEFT_ASSIGN_OR_RETURN(Daemon worker, Start(name, std::move(command)));
     daemons.push_back(worker);
@@ -393,12 +419,17 @@ void AddLocalCommands(CLI::App& app, Session& session) {
       ->capture_default_str();
   up->add_option("--cores", options->cores, "Cores to share among them (default: all)");
   up->add_option("--listen", options->listen, "Coordinator's address")->capture_default_str();
+  up->add_option("--data-root", options->data_roots,
+                 "Jobs may name files below these folders and what is trained here, / for all; "
+                 "default: your home and the working folder");
   up->add_flag("--tls", options->tls,
                "Talk over TLS, with certificates that are made in the home folder: then only its "
                "owner can use the service");
   up->add_option("--metrics-listen", options->metrics_listen,
                  "Coordinator's Prometheus address; the workers take the ports after it")
       ->capture_default_str();
+  up->add_flag("--metrics-insecure", options->metrics_insecure,
+               "Serve metrics on another address than loopback, too, without TLS");
   up->add_option(
         "--drain-seconds", options->drain_seconds,
         "Time that ranks have to save and stop before a worker that ends kills them; `weft "

@@ -56,10 +56,12 @@ std::string Variable(const char* name) {
 std::vector<std::string> JobsForCompletion() {
   constexpr double kPatienceSeconds = 0.5;
   constexpr int kMostJobs = 100;
+  const std::string insecure = Variable("WEFT_INSECURE");
   ServerAccess access{
       Variable("WEFT_SERVER"),
       {Variable("WEFT_TLS_CERT"), Variable("WEFT_TLS_KEY"), Variable("WEFT_TLS_CA")},
-      Variable("WEFT_TOKEN_FILE")};
+      Variable("WEFT_TOKEN_FILE"),
+      insecure == "1" || insecure == "true"};
   SetDefaults(access.address, access.tls);
   Client client(access, kPatienceSeconds);
   std::vector<std::string> ids;
@@ -118,6 +120,9 @@ int Run(int argc, char** argv) {
   app.add_option("--token-file", session.token_file,
                  "File with your token, of mode 0600 (`weft auth token NAME`)")
       ->envname("WEFT_TOKEN_FILE");
+  app.add_flag("--insecure", session.insecure,
+               "Talk without TLS to a coordinator on another machine, too")
+      ->envname("WEFT_INSECURE");
   app.add_option("--timeout", session.timeout_seconds, "Seconds a call may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -48,6 +48,7 @@ constexpr std::chrono::seconds kSpacePause{2};
 struct Options {
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
+  bool metrics_insecure = false;
   std::string data_dir;
   std::string run_root;
   std::vector<std::string> data_roots;
@@ -273,6 +274,10 @@ Status Prepare(Options& options) {
     }
   }
   WEFT_ASSIGN_OR_RETURN(const http::HostPort listen, http::ParseAddress(options.listen));
+  if (!options.metrics_listen.empty()) {
+    WEFT_RETURN_IF_ERROR(http::CheckPlainPages(options.metrics_listen, options.metrics_insecure)
+                             .WithContext("--metrics-listen"));
+  }
   if (options.data_roots.empty() && !http::IsLoopback(listen.host)) {
     return InvalidError(
         "jobs from other machines could read every file that this user can; hint: "
@@ -398,6 +403,9 @@ int Main(int argc, char** argv) {
                  "Address of /metrics, /healthz and /readyz; empty: none")
       ->envname("WEFT_COORDINATOR_METRICS_LISTEN")
       ->capture_default_str();
+  app.add_flag("--metrics-insecure", options.metrics_insecure,
+               "Serve them on other addresses than loopback, too, without TLS")
+      ->envname("WEFT_COORDINATOR_METRICS_INSECURE");
   app.add_option("--data-dir", options.data_dir, "Folder of the database")
       ->envname("WEFT_COORDINATOR_DATA_DIR");
   app.add_option("--run-root", options.run_root,

@@ -71,7 +71,7 @@ YAML
 say "4/6 Coordinator and two workers"
 stop() { weft down --quiet || true; }
 $keep_up || trap stop EXIT
-weft up --workers 2
+weft up --workers 2 --data-root "$(dirname "$data")"
 
 say "5/6 Plan and train"
 if [ -z "$steps" ]; then

@@ -32,4 +32,13 @@ bool IsLoopback(const std::string& host) {
   return inet_pton(AF_INET, bare.c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
 }
 
+Status CheckPlainPages(const std::string& address, bool allowed) {
+  WEFT_ASSIGN_OR_RETURN(const HostPort parts, ParseAddress(address));
+  if (allowed || IsLoopback(parts.host)) return OkStatus();
+  return InvalidError("metrics on " + address +
+                      " would be shown to the whole network, without TLS; hint: listen on "
+                      "127.0.0.1:" +
+                      parts.port + ", or --metrics-insecure if only Prometheus gets there");
+}
+
 }  // namespace weft::http

@@ -18,4 +18,8 @@ Result<HostPort> ParseAddress(const std::string& address);
 /// brackets.
 bool IsLoopback(const std::string& host);
 
+/// Whether pages without TLS may be served on `address` (ParseAddress): on loopback, and elsewhere
+/// if `allowed` (--metrics-insecure of the daemons). kInvalid says why not.
+Status CheckPlainPages(const std::string& address, bool allowed);
+
 }  // namespace weft::http

@@ -32,7 +32,9 @@ struct PersonEntry {
     visit(Field("token_sha256",
                 "SHA-256 of its token, 64 hexadecimal digits; empty: it shows a certificate."),
           self.token_sha256);
-    visit(Field("queues", "Queues that it may put jobs in; empty: all."), self.queues);
+    visit(
+        Field("queues", "Queues that it may put jobs in and whose jobs it may act on; empty: all."),
+        self.queues);
   }
 };
 

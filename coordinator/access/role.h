@@ -75,11 +75,6 @@ constexpr const Verb* FindVerb(std::string_view method) {
   return nullptr;
 }
 
-/// Whether the rule asks whose job a call is about.
-constexpr bool AsksForOwner(const Verb& verb) {
-  return verb.needs != verb.needs_other;
-}
-
 constexpr bool May(Role role, const Verb& verb, bool own) {
   return role >= (own ? verb.needs : verb.needs_other);
 }

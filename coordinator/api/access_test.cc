@@ -3,7 +3,10 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <fstream>
+#include <map>
 
+#include "common/env.h"
+#include "common/log.h"
 #include "common/sha256.h"
 #include "coordinator/api/testing.h"
 #include "proto/grpc_tls.h"
@@ -20,6 +23,9 @@ const google::protobuf::ServiceDescriptor& Calls() {
   return *v1::SubmitJobRequest::descriptor()->file()->FindServiceByName("Coordinator");
 }
 
+/// One that nothing else is called.
+constexpr char kTokenOfTess[] = "weft_5bd1e995c2b2ae35";
+
 class AccessTest : public ApiTest {
  protected:
   void Prepare() override {
@@ -35,8 +41,16 @@ class AccessTest : public ApiTest {
                 Sha256Hex("otto") + R"(}
 - {name: ada, role: admin, token_sha256: )" +
                 Sha256Hex("ada") + R"(}
+- {name: tess, role: user, token_sha256: )" +
+                Sha256Hex(kTokenOfTess) + R"(}
+- {name: vera, role: viewer, queues: [research], token_sha256: )" +
+                Sha256Hex("vera") + R"(}
 - {name: quinn, role: user, queues: [research], token_sha256: )" +
-                Sha256Hex("quinn") + "}\n");
+                Sha256Hex("quinn") + R"(}
+- {name: olga, role: operator, queues: [research], token_sha256: )" +
+                Sha256Hex("olga") + R"(}
+- {name: amos, role: admin, queues: [research], token_sha256: )" +
+                Sha256Hex("amos") + "}\n");
     auto people = People::Open(dir_ / "people.yaml", Clock::System());
     ASSERT_TRUE(people.ok()) << people.status().message();
     security_.access.people = std::move(*people);
@@ -64,11 +78,18 @@ class AccessTest : public ApiTest {
     request.set_client_request_id("r" + std::to_string(++requests_));
     return jobs_->SubmitJob(As(token).get(), request, &response);
   }
-  std::string JobOf(const std::string& token) {
+  std::string JobOf(const std::string& token, const std::string& queue = "") {
     v1::SubmitJobResponse response;
-    const grpc::Status status = SubmitAs(token, response);
+    const grpc::Status status = SubmitAs(token, response, queue);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response.job().id();
+  }
+  /// A job for one call: calls that change nothing share theirs.
+  std::string JobFor(const Verb& verb, const std::string& token, const std::string& queue) {
+    if (verb.changes) return JobOf(token, queue);
+    std::string& job = shared_jobs_[token + " " + queue];
+    if (job.empty()) job = JobOf(token, queue);
+    return job;
   }
 
   /// Any call by its name, about a job.
@@ -110,6 +131,8 @@ class AccessTest : public ApiTest {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return response;
   }
+
+  std::map<std::string, std::string> shared_jobs_;
 };
 
 TEST_F(AccessTest, EveryCallIsInTheTableOfRights) {
@@ -119,7 +142,13 @@ TEST_F(AccessTest, EveryCallIsInTheTableOfRights) {
   }
 }
 
-// Through every cell: role, call, and whose job it is about.
+/// Whether a request names a job.
+bool IsAboutAJob(const Verb& verb) {
+  const auto& request = *Calls().FindMethodByName(std::string(verb.method))->input_type();
+  return request.FindFieldByName("id") != nullptr || request.FindFieldByName("job_id") != nullptr;
+}
+
+// Through every cell: role, call, whose job it is about, and whether that is in a queue of theirs.
 TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
   const std::pair<Role, std::string> callers[] = {{Role::kNobody, ""},
                                                   {Role::kViewer, "viv"},
@@ -133,7 +162,7 @@ TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
         // A viewer has no jobs.
         const bool can_own = role >= Role::kUser;
         if (own && !can_own) continue;
-        const std::string job = JobOf(own ? token : token == "ada" ? "otto" : "ada");
+        const std::string job = JobFor(verb, own ? token : token == "ada" ? "otto" : "ada", "");
         const grpc::Status status = Call(std::string(verb.method), token, job);
         const std::string cell = std::string(verb.method) + " by " + std::string(Name(role)) +
                                  (own ? " on its own job: " : " on a job of others: ") +
@@ -149,8 +178,27 @@ TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
         ++cells;
       }
     }
+    // People of one queue: they may act on the jobs of others in it only.
+    const std::pair<Role, std::string> of_research[] = {{Role::kViewer, "vera"},
+                                                        {Role::kUser, "quinn"},
+                                                        {Role::kOperator, "olga"},
+                                                        {Role::kAdmin, "amos"}};
+    for (const auto& [role, token] : of_research) {
+      for (const char* queue : {"research", "production"}) {
+        const bool theirs = queue == std::string("research");
+        const grpc::Status status =
+            Call(std::string(verb.method), token, JobFor(verb, "ada", queue));
+        // The request of SubmitJob is empty, and so for the queue that they have no right to.
+        const bool may =
+            May(role, verb, false) && (theirs || !IsAboutAJob(verb)) && verb.method != "SubmitJob";
+        EXPECT_EQ(status.error_code() != grpc::StatusCode::PERMISSION_DENIED, may)
+            << verb.method << " by " << token << " on a job in " << queue << ": "
+            << status.error_message();
+        ++cells;
+      }
+    }
   }
-  EXPECT_EQ(cells, 8 * std::ssize(kVerbs));
+  EXPECT_EQ(cells, 16 * std::ssize(kVerbs));
   RecordProperty("cells", cells);
 }
 
@@ -195,6 +243,43 @@ TEST_F(AccessTest, JobsBelongToWhoSubmittedThemAndQueuesAreThoseOfAPerson) {
   EXPECT_THAT(status.error_message(), HasSubstr("job " + id + " is of 'una'"));
 }
 
+TEST_F(AccessTest, OfOtherQueuesPeopleHaveTheirOwnJobsAlone) {
+  v1::CancelJobRequest cancel;
+  cancel.set_id(JobOf("una", "production"));
+  v1::Job job;
+  grpc::Status status = jobs_->CancelJob(As("olga").get(), cancel, &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("job " + cancel.id() +
+                        " is of 'una' and in queue 'production', which is none of yours"));
+  v1::StreamLogsRequest logs;
+  logs.set_id(cancel.id());
+  const auto read_as = [&](const std::string& token) {
+    const auto context = As(token);
+    auto stream = jobs_->StreamLogs(context.get(), logs);
+    v1::LogLine line;
+    while (stream->Read(&line)) {
+    }
+    return stream->Finish().error_code();
+  };
+  EXPECT_EQ(read_as("vera"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(read_as("viv"), grpc::StatusCode::OK);
+  // By the queue that a job is in now.
+  v1::UpdateJobRequest move;
+  move.set_id(cancel.id());
+  move.set_queue("research");
+  ASSERT_TRUE(jobs_->UpdateJob(As("ada").get(), move, &job).ok());
+  EXPECT_EQ(read_as("vera"), grpc::StatusCode::OK);
+  EXPECT_TRUE(jobs_->CancelJob(As("olga").get(), cancel, &job).ok());
+  // A job of one's own stays so.
+  cancel.set_id(JobOf("quinn", "research"));
+  move.set_id(cancel.id());
+  move.set_queue("production");
+  ASSERT_TRUE(jobs_->UpdateJob(As("ada").get(), move, &job).ok());
+  status = jobs_->CancelJob(As("quinn").get(), cancel, &job);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
 TEST_F(AccessTest, ChangesAndRefusalsAreInTheAuditLogWhoseChainHolds) {
   const std::string id = JobOf("una");
   v1::CancelJobRequest cancel;
@@ -231,6 +316,51 @@ TEST_F(AccessTest, ChangesAndRefusalsAreInTheAuditLogWhoseChainHolds) {
   // They are kept.
   Restart();
   EXPECT_EQ(Audit().records_size(), 5);
+}
+
+TEST_F(AccessTest, NeitherLogsNorFilesHoldTokensOrTheSecretOfAnAttempt) {
+  const std::string guess = "weft_27d4eb2f165667b1";
+  const std::string secret = "the secret of the ranks 9e3779b9";
+  InitLog("coordinator", LogLevel::kDebug);
+  testing::internal::CaptureStderr();
+  auto worker = Worker(FakeWorker::Hello("w"));
+  const std::string job = JobOf(kTokenOfTess);
+  v1::WhoAmIResponse who;
+  EXPECT_FALSE(jobs_->WhoAmI(As(guess).get(), {}, &who).ok());
+  ASSERT_TRUE(worker->Await(kStart));
+  v1::WorkerMessage message;
+  message.mutable_store()->set_request_id(1);
+  message.mutable_store()->set_job_id(job);
+  message.mutable_store()->set_epoch(1);
+  message.mutable_store()->mutable_set()->set_key("token");
+  message.mutable_store()->mutable_set()->set_value(secret);
+  worker->Send(message);
+  message.mutable_store()->set_request_id(2);
+  message.mutable_store()->mutable_get()->set_key("token");
+  message.mutable_store()->mutable_get()->set_timeout_seconds(5);
+  worker->Send(message);
+  std::optional<v1::CoordinatorMessage> reply;
+  do {
+    reply = worker->Await(v1::CoordinatorMessage::kStore);
+  } while (reply && reply->store().request_id() != 2);
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->store().value(), secret);
+  worker.reset();
+  coordinator_.reset();
+  std::map<std::string, std::string> texts = {{"the log", testing::internal::GetCapturedStderr()}};
+  EXPECT_THAT(texts["the log"], HasSubstr(job)) << "it is the log of this job";
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_)) {
+    if (!entry.is_regular_file()) continue;
+    const Result<std::string> text = ReadFile(Env::Posix(), entry.path());
+    ASSERT_TRUE(text.ok()) << text.status().message();
+    texts[entry.path()] = *text;
+  }
+  EXPECT_TRUE(texts.contains((dir_ / "weft.db").string()));
+  for (const auto& [name, text] : texts) {
+    for (const std::string& hidden : {std::string(kTokenOfTess), guess, secret}) {
+      EXPECT_EQ(text.find(hidden), std::string::npos) << hidden << " in " << name;
+    }
+  }
 }
 
 TEST_F(AccessTest, LimitsArePerPersonAndSayWhatToDo) {

@@ -27,6 +27,16 @@ std::string TokenOf(const grpc::CallbackServerContext& context) {
   return value.starts_with(kTokenScheme) ? value.substr(kTokenScheme.size()) : "";
 }
 
+Status Deny(const Person& person, const std::string& what) {
+  return DeniedError("'" + person.name + "' is " + std::string(Name(person.role)) + " and " + what +
+                     "; hint: `weft auth whoami` shows your rights");
+}
+
+bool HasQueue(const Person& person, const std::string& queue) {
+  const std::vector<std::string>& queues = person.queues;
+  return queues.empty() || std::find(queues.begin(), queues.end(), queue) != queues.end();
+}
+
 }  // namespace
 
 std::string HostOf(const std::string& peer) {
@@ -98,29 +108,33 @@ grpc::Status Admission::CheckRate(const Caller& caller) {
               "asking for it again and again"};
 }
 
+Status Admission::CheckJob(const Verb& verb, const std::string& job_id, const Person& person) {
+  const bool may_others = May(person.role, verb, /*own=*/false);
+  if (may_others && person.queues.empty()) return OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const std::string owner, service_.store().OwnerOf(job_id));
+  if (owner == person.name) return OkStatus();
+  const std::string job =
+      "job " + job_id + " is of " + (owner.empty() ? "nobody" : "'" + owner + "'");
+  if (!may_others) return Deny(person, job);
+  WEFT_ASSIGN_OR_RETURN(const std::string queue, service_.store().QueueOf(job_id));
+  if (HasQueue(person, queue)) return OkStatus();
+  return Deny(person, job + " and in queue '" + queue + "', which is none of yours");
+}
+
 Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Person& person) {
-  const auto deny = [&](const std::string& what) {
-    return DeniedError("'" + person.name + "' is " + std::string(Name(person.role)) + " and " +
-                       what + "; hint: `weft auth whoami` shows your rights");
-  };
   if (!May(person.role, verb, /*own=*/true)) {
-    return deny("must not call " + std::string(verb.method));
+    return Deny(person, "must not call " + std::string(verb.method));
   }
   if (!subject.job_id.empty()) {
     // What does not exist is the handler's matter.
     Result<std::string> id = service_.ResolveId(subject.job_id);
-    if (id.ok()) subject.object = subject.job_id = *id;
-    if (id.ok() && AsksForOwner(verb) && !May(person.role, verb, /*own=*/false)) {
-      WEFT_ASSIGN_OR_RETURN(const std::string owner, service_.store().OwnerOf(*id));
-      if (owner != person.name) {
-        return deny("job " + *id + " is of " + (owner.empty() ? "nobody" : "'" + owner + "'"));
-      }
+    if (id.ok()) {
+      subject.object = subject.job_id = *id;
+      WEFT_RETURN_IF_ERROR(CheckJob(verb, *id, person));
     }
   }
-  const std::vector<std::string>& queues = person.queues;
-  if (!subject.queue.empty() && !queues.empty() &&
-      std::find(queues.begin(), queues.end(), subject.queue) == queues.end()) {
-    return deny("must not put jobs in queue '" + subject.queue + "'");
+  if (!subject.queue.empty() && !HasQueue(person, subject.queue)) {
+    return Deny(person, "must not put jobs in queue '" + subject.queue + "'");
   }
   if (subject.submits && !person.name.empty()) {
     WEFT_ASSIGN_OR_RETURN(const int64_t jobs, service_.store().CountUnfinishedJobs(person.name));

@@ -61,6 +61,8 @@ class Admission {
   grpc::Status Identify(const grpc::CallbackServerContext& context, Caller& caller);
   grpc::Status CheckRate(const Caller& caller);
   Status CheckRights(const Verb& verb, CallSubject& subject, const Person& person);
+  /// Whether the person may make the call about this job: its own, or one of its queues.
+  Status CheckJob(const Verb& verb, const std::string& job_id, const Person& person);
 
   const AccessRules rules_;
   Service& service_;

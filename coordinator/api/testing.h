@@ -94,9 +94,11 @@ class Coordinator {
 /// A worker that does nothing by itself.
 class FakeWorker {
  public:
-  FakeWorker(const std::string& address, v1::Register hello) {
-    stub_ = v1::WorkerService::NewStub(
-        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  FakeWorker(const std::string& address, v1::Register hello)
+      : FakeWorker(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
+                   std::move(hello)) {}
+  FakeWorker(const std::shared_ptr<grpc::Channel>& channel, v1::Register hello) {
+    stub_ = v1::WorkerService::NewStub(channel);
     stream_ = stub_->Attach(&context_);
     v1::WorkerMessage message;
     *message.mutable_register_() = std::move(hello);
@@ -153,6 +155,11 @@ class FakeWorker {
         return std::nullopt;
       }
     }
+  }
+  /// Whether its stream is over.
+  bool Ended() {
+    std::lock_guard lock(mutex_);
+    return ended_;
   }
   void Send(const v1::WorkerMessage& message) { stream_->Write(message); }
   void Report(const std::string& job, int64_t epoch, v1::AttemptState state,

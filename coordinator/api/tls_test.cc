@@ -48,9 +48,11 @@ class TlsTest : public ApiTest {
     return v1::Coordinator::NewStub(channel)->WhoAmI(&context, {}, &who);
   }
   /// What a worker that says it is `id` hears.
-  std::string AttachAs(const std::string& id, const tls::Files& files) const {
+  std::string AttachAs(const std::string& id, const tls::Files& files,
+                       const std::string& token = "") const {
     auto stub = v1::WorkerService::NewStub(Dial(files));
     grpc::ClientContext context;
+    if (!token.empty()) context.AddMetadata(kTokenMetadata, std::string(kTokenScheme) + token);
     context.set_deadline(std::chrono::system_clock::now() + seconds(10));
     auto stream = stub->Attach(&context);
     v1::WorkerMessage message;
@@ -103,7 +105,7 @@ TEST_F(TlsTest, CertificatesNamePeopleAndPlainTextOrStrangersGetNothing) {
 TEST_F(TlsTest, TheFileOfPeopleDecidesWhatACertificateOrATokenMay) {
   std::ofstream(dir_ / "people.yaml")
       << "people:\n- {name: ann, role: viewer}\n- {name: bob, role: "
-         "user, token_sha256: "
+         "admin, token_sha256: "
       << Sha256Hex("bobs") << "}\n";
   std::filesystem::permissions(dir_ / "people.yaml", std::filesystem::perms(0600));
   auto people = People::Open(dir_ / "people.yaml", Clock::System());
@@ -115,6 +117,9 @@ TEST_F(TlsTest, TheFileOfPeopleDecidesWhatACertificateOrATokenMay) {
   EXPECT_EQ(who.role(), "viewer");
   ASSERT_TRUE(AskWho(Dial({"", "", dir_ / "certs/ca.pem"}), who, "bobs").ok());
   EXPECT_EQ(who.name(), "bob");
+  EXPECT_THAT(AttachAs("node-1", {"", "", dir_ / "certs/ca.pem"}, "bobs"),
+              HasSubstr("shows none of a worker"))
+      << "no role of a person makes a worker";
   EXPECT_EQ(AskWho(Dial(FilesOf(Issue({"client", "eve", {}}))), who).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
 }
@@ -287,6 +292,95 @@ TEST_F(TlsTest, CertificatesRotateUnderLoadWithoutAFailedCall) {
   std::ofstream(dir_ / "first-ca.pem") << first_ca;
   EXPECT_FALSE(AskWho(Dial({"", "", dir_ / "first-ca.pem"}), who).ok());
   EXPECT_TRUE(AskWho(Dial(files), who).ok());
+}
+
+// Connections end all the time here, and are made again with the certificates of that moment.
+TEST_F(TlsTest, AWorkerAndSubmissionsLiveThroughARotation) {
+  options_.lease = seconds(5);
+  security_.access.jobs_per_person = 100'000;
+  Restart();
+  ServerLimits limits;
+  limits.connection_age = milliseconds(300);
+  limits.age_grace = milliseconds(2000);
+  auto server = Server::Listen("127.0.0.1:0", *coordinator_->service, coordinator_->metrics, limits,
+                               security_);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  coordinator_->address = "127.0.0.1:" + std::to_string((*server)->port());
+  const tls::Files ann = FilesOf(Issue({"client", "ann", {}}));
+  const tls::Files node = FilesOf(Issue({"worker", "node-1", {}}));
+  const auto submit = [](const std::shared_ptr<grpc::Channel>& channel,
+                         const std::string& request_id) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec();
+    request.set_client_request_id(request_id);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+    v1::SubmitJobResponse response;
+    const grpc::Status status =
+        v1::Coordinator::NewStub(channel)->SubmitJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.job().id();
+  };
+  // Its one core is taken by one job; all others wait.
+  const v1::Register hello = FakeWorker::Hello("node-1", 1);
+  auto worker = std::make_unique<FakeWorker>(Dial(node), hello);
+  ASSERT_TRUE(worker->Await(kRegistered));
+  const std::string trained = submit(Dial(ann), "trained");
+  ASSERT_TRUE(worker->Await(kStart));
+  worker->Report(trained, 1, v1::ATTEMPT_TRAINING);
+
+  std::atomic<bool> stop = false;
+  int redials = 0;
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    while (!stop) {
+      if (worker->Ended()) {
+        worker = std::make_unique<FakeWorker>(Dial(node), FakeWorker::Running(hello, trained, 1));
+        const auto registered = worker->Await(kRegistered);
+        EXPECT_TRUE(registered && registered->registered().adopted_size() == 1);
+        ++redials;
+      }
+      worker->Heartbeat(trained, 1, 1);
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+  });
+  std::atomic<int> submissions = 1;
+  std::atomic<int> wrong = 0;
+  for (int person = 0; person < 2; ++person) {
+    threads.emplace_back([&, person] {
+      std::shared_ptr<grpc::Channel> channel;
+      for (int i = 0; !stop; ++i) {
+        if (i % 2 == 0) channel = Dial(ann);
+        const std::string request = std::to_string(person) + "-" + std::to_string(i);
+        const std::string job = submit(channel, request);
+        ++submissions;
+        if (job.empty() || submit(channel, request) != job) ++wrong;
+        std::this_thread::sleep_for(milliseconds(25));
+      }
+    });
+  }
+  // The server reads its files every second.
+  const auto noticed = [] { std::this_thread::sleep_for(milliseconds(2500)); };
+  EXPECT_TRUE(authority_->AddAuthority().ok());
+  noticed();
+  EXPECT_TRUE(authority_->SwitchAuthority().ok());
+  noticed();
+  EXPECT_TRUE(authority_->DropOldAuthority().ok());
+  noticed();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(wrong, 0) << "submissions";
+  EXPECT_EQ(std::ssize(*coordinator_->store->FindJobIds("", 1 << 20)), submissions);
+  EXPECT_GE(redials, 2);
+  jobs_ = v1::Coordinator::NewStub(Dial(ann));
+  worker = std::make_unique<FakeWorker>(Dial(node), FakeWorker::Running(hello, trained, 1));
+  ASSERT_TRUE(worker->Await(kRegistered));
+  Finish(*worker, trained, 1);
+  EXPECT_EQ(AwaitState(trained, {v1::SUCCEEDED}).attempts_size(), 1) << "no attempt was lost";
+  RecordProperty("submissions", submissions.load());
+  RecordProperty("wrong_submissions", wrong.load());
+  RecordProperty("redials", redials);
 }
 
 }  // namespace

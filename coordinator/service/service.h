@@ -556,7 +556,8 @@ class Service {
 Status ResolveImport(JobSpec& spec);
 
 /// Where a user is sent whose job names files that are not allowed.
-inline constexpr const char* kRootsHint = "--data-root of weft-coordinator says which are";
+inline constexpr const char* kRootsHint =
+    "--data-root of weft-coordinator or `weft up` says which are";
 
 /// The change with the record of the call that asked for it; nothing where nothing changes.
 Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by);

@@ -57,6 +57,7 @@ class CountingStore : public Store {
     return Read().CountUnfinishedJobs(owner);
   }
   Result<std::string> OwnerOf(const std::string& job_id) override { return Read().OwnerOf(job_id); }
+  Result<std::string> QueueOf(const std::string& job_id) override { return Read().QueueOf(job_id); }
   Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override {
     return Read().ListAudit(query);
   }

@@ -11,6 +11,7 @@
 namespace weft::coordinator {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class AuditTest : public testing::Test {
@@ -64,14 +65,23 @@ class AuditTest : public testing::Test {
     EXPECT_TRUE(holds.ok()) << holds.status().message();
     return holds.ok() && *holds;
   }
-  /// Behind the store's back.
-  void Tamper(const std::string& sql) {
+  /// Runs it behind the store's back; what SQLite says, empty if it does it.
+  std::string Execute(const std::string& sql) {
     store_.reset();
     sqlite3* db = nullptr;
-    ASSERT_EQ(sqlite3_open((dir_ / "weft.db").c_str(), &db), SQLITE_OK);
-    EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    EXPECT_EQ(sqlite3_open((dir_ / "weft.db").c_str(), &db), SQLITE_OK);
+    const int result = sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr);
+    const std::string said = result == SQLITE_OK ? "" : sqlite3_errmsg(db);
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     Open();
+    return said;
+  }
+  /// The same without what keeps the log from changes.
+  void Tamper(const std::string& sql) {
+    EXPECT_EQ(Execute("DROP TRIGGER IF EXISTS audit_is_not_changed;"
+                      "DROP TRIGGER IF EXISTS audit_is_not_deleted;" +
+                      sql),
+              "");
   }
 
   const std::filesystem::path dir_;
@@ -83,6 +93,7 @@ TEST_F(AuditTest, ARecordIsStoredWithItsChangeOrNotAtAll) {
   ASSERT_TRUE(CommitAndWait(*store_, Submission("a-1", first)).ok());
   EXPECT_TRUE(first->stored);
   EXPECT_EQ(store_->OwnerOf("a-1").value(), "ann");
+  EXPECT_EQ(store_->QueueOf("a-1").value(), "default");
   // The id is taken: neither the change nor its record.
   const auto again = Call("bob", "a-1");
   EXPECT_EQ(CommitAndWait(*store_, Submission("a-1", again)).status().code(),
@@ -118,6 +129,26 @@ TEST_F(AuditTest, ARepeatedSubmissionIsNoChange) {
   ASSERT_TRUE(CommitAndWait(*store_, again).ok());
   EXPECT_FALSE(again.audit->stored) << "whoever called has it recorded by itself";
   EXPECT_THAT(List(), SizeIs(1));
+}
+
+TEST_F(AuditTest, TheDatabaseRefusesToChangeOrDeleteRecords) {
+  for (int i = 0; i < 2; ++i) {
+    Transaction alone;
+    alone.audit = Call("ann", "a-" + std::to_string(i));
+    ASSERT_TRUE(CommitAndWait(*store_, alone).ok());
+  }
+  for (const char* change : {"UPDATE audit SET who = 'bob' WHERE sequence = 2",
+                             "UPDATE OR REPLACE audit SET sequence = 1 WHERE sequence = 2"}) {
+    EXPECT_THAT(Execute(change), HasSubstr("records of the audit log are not changed")) << change;
+  }
+  for (const char* change : {"DELETE FROM audit WHERE sequence = 2", "DELETE FROM audit"}) {
+    EXPECT_THAT(Execute(change), HasSubstr("records of the audit log are not deleted")) << change;
+  }
+  EXPECT_THAT(Execute("INSERT OR REPLACE INTO audit SELECT 2, time, 'bob', role, peer, method, "
+                      "object, result, hash FROM audit WHERE sequence = 2"),
+              HasSubstr("records of the audit log are not replaced"));
+  EXPECT_THAT(List(), SizeIs(2));
+  EXPECT_TRUE(Holds());
 }
 
 TEST_F(AuditTest, EveryWayToChangeTheLogBreaksTheChain) {
@@ -168,6 +199,7 @@ TEST_F(AuditTest, UnfinishedJobsAreCountedByOwner) {
   query.owner = "ann";
   EXPECT_THAT(store_->ListJobs(query).value(), SizeIs(2));
   EXPECT_EQ(store_->OwnerOf("c-1").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store_->QueueOf("c-1").status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

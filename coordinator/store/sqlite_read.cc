@@ -204,8 +204,16 @@ Result<int64_t> SqliteStore::CountUnfinishedJobs(const std::string& owner) {
 }
 
 Result<std::string> SqliteStore::OwnerOf(const std::string& job_id) {
+  return ReadText("owner", job_id);
+}
+
+Result<std::string> SqliteStore::QueueOf(const std::string& job_id) {
+  return ReadText("queue", job_id);
+}
+
+Result<std::string> SqliteStore::ReadText(const char* column, const std::string& job_id) {
   std::lock_guard lock(read_mutex_);
-  SqliteQuery query(reader(), "SELECT owner FROM jobs WHERE id = ?");
+  SqliteQuery query(reader(), "SELECT " + std::string(column) + " FROM jobs WHERE id = ?");
   WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(job_id).Step());
   if (!row) return NotFoundError("there is no job '" + job_id + "'; hint: weft job list");
   return query.Text();

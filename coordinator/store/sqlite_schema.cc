@@ -195,6 +195,19 @@ CREATE TABLE audit (
   hash TEXT NOT NULL
 );
 )sql",
+    // The audit log only grows. Whoever drops the triggers still breaks the chain of hashes.
+    R"sql(
+CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
+  WHEN EXISTS (SELECT 1 FROM audit WHERE sequence = NEW.sequence) BEGIN
+  SELECT RAISE(ABORT, 'records of the audit log are not replaced');
+END;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN
+  SELECT RAISE(ABORT, 'records of the audit log are not changed');
+END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit BEGIN
+  SELECT RAISE(ABORT, 'records of the audit log are not deleted');
+END;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -64,6 +64,7 @@ class SqliteStore : public Store {
   Result<ReliabilityRecord> GetReliability() override;
   Result<int64_t> CountUnfinishedJobs(const std::string& owner) override;
   Result<std::string> OwnerOf(const std::string& job_id) override;
+  Result<std::string> QueueOf(const std::string& job_id) override;
   Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override;
   Result<bool> AuditChainHolds() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;
@@ -76,6 +77,8 @@ class SqliteStore : public Store {
   };
 
   explicit SqliteStore(SqliteOptions options) : options_(std::move(options)) {}
+  /// A column of a job.
+  Result<std::string> ReadText(const char* column, const std::string& job_id);
   SqliteDb& reader() { return reader_ ? *reader_ : *writer_; }
   void WriterLoop();
   void RunBatch(std::deque<Operation>& batch);

@@ -145,6 +145,8 @@ class Store {
   virtual Result<int64_t> CountUnfinishedJobs(const std::string& owner) = 0;
   /// The owner of the job; kNotFound without such a job.
   virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
+  /// The queue that the job is in, or was in when it ended; kNotFound without such a job.
+  virtual Result<std::string> QueueOf(const std::string& job_id) = 0;
   /// Oldest first.
   virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
   /// Whether the audit log is as it was written: no record changed, none missing.

@@ -96,7 +96,10 @@ TESTS = [
         "Drain.*"),
     Row(23, "two CAs follow each other under {calls} calls: failed", "coordinator_api_test",
         "TlsTest.CertificatesRotate*", "failed_calls"),
-    Row(24, "{cells} cells of role, call and whose job it is: each as the table says",
+    Row(23, "a worker's attempt, dialled again {redials} times, and {submissions} submissions go through "
+        "a change of the CA: lost or doubled", "coordinator_api_test",
+        "TlsTest.AWorkerAndSubmissions*", "wrong_submissions"),
+    Row(24, "{cells} cells of role, call, whose job it is and in which queue: each as the table says",
         "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*"),
     Row(25, "log followed through three deaths of the coordinator: no gap, no line twice", "chaos_test",
         "ChaosOfOutages.LeaveAFollowedLog*"),

@@ -67,7 +67,8 @@ class WithoutCluster(unittest.TestCase):
             result = self.cluster.weft("--server", f"127.0.0.1:{port}", "--timeout", "1", "ls")
         self.assertEqual(result.code, 6)
         self.assertIn("(the connection is refused)", result.err)
-        named = self.cluster.weft("--server", "no-such-host.invalid:1", "--timeout", "1", "ls")
+        named = self.cluster.weft("--server", "no-such-host.invalid:1", "--insecure", "--timeout",
+                                  "1", "ls")
         self.assertEqual(named.code, 6)
         for dump in ("ipv4", "UNKNOWN", "addresses", "C-ares", "DNS"):
             self.assertNotIn(dump, result.err + named.err)

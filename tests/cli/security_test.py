@@ -210,6 +210,18 @@ class Security(unittest.TestCase):
         plain = s.run("--server", "192.0.2.1:7070", "--token-file", s.token("una"), "job", "list")
         self.assertEqual(plain.returncode, USAGE)
         self.assertIn("plain text", plain.stderr)
+        # Nor does --insecure send one; without a token it lets calls try.
+        plain = s.run("--server", "192.0.2.1:7070", "--insecure", "--token-file", s.token("una"),
+                      "job", "list")
+        self.assertEqual(plain.returncode, USAGE)
+        for server in ("192.0.2.1:7070", "no-such-host.invalid:7070"):
+            plain = s.run("--server", server, "--timeout", "1", "job", "list")
+            self.assertEqual(plain.returncode, USAGE)
+            self.assertIn(f"calls would go to {server} in plain text", plain.stderr)
+            self.assertIn("--insecure", plain.stderr)
+        plain = s.run("--server", "no-such-host.invalid:7070", "--timeout", "1", "job", "list",
+                      WEFT_INSECURE="1")
+        self.assertEqual(plain.returncode, UNAVAILABLE, plain.stderr)
         # The right address, but no TLS: nothing but an end of the connection.
         self.assertEqual(s.run("--server", s.address, "--timeout", "3", "job", "list").returncode,
                          UNAVAILABLE)
@@ -253,6 +265,21 @@ class Security(unittest.TestCase):
             "--tls-ca", self.other_ca()))
         worker = ["weft-worker", "--coordinator", "192.0.2.1:7070", "--data-dir", s.folder / "w"]
         self.assertIn("--run-root DIR and --data-root DIR", refusal(*worker))
+        worker += ["--run-root", s.folder / "runs", "--data-root", s.folder]
+        self.assertIn("hint: --tls-cert and --tls-ca", refusal(*worker))
+        self.assertIn("--insecure", refusal(*worker))
+        # With it the worker goes on, to the next mistake.
+        self.assertIn("no program at", refusal(*worker, "--insecure", "--trainer", "/no/trainer"))
+        for pages in ("0.0.0.0:0", "[::]:0", ":0", "192.0.2.7:0"):
+            changed = [pages if before == "--metrics-listen" else argument
+                       for before, argument in zip([None, *coordinator], coordinator)]
+            for daemon in ([*worker, "--metrics-listen", pages], changed):
+                refused = refusal(*daemon)
+                self.assertIn(f"--metrics-listen: metrics on {pages}", refused)
+                self.assertIn("--metrics-insecure", refused)
+        allowed = refusal(*worker, "--insecure", "--metrics-listen", "0.0.0.0:0",
+                          "--metrics-insecure", "--trainer", "/no/trainer")
+        self.assertIn("no program at", allowed)
 
     def other_ca(self):
         folder = self.secured.folder / "other-ca"
@@ -361,8 +388,10 @@ class Security(unittest.TestCase):
         s = self.secured
         s.weft("una", "job", "list")
         tokens = [s.token(name).read_text().strip() for name in ("ada", "una", "viv")]
-        keys = [line for line in (s.certs / "server.pem").read_text().split("PRIVATE KEY")[1].splitlines()
+        keys = [line for name in ("server.pem", "worker-node-1.pem", "ca-key.pem")
+                for line in (s.certs / name).read_text().split("PRIVATE KEY")[1].splitlines()
                 if len(line) > 30]
+        self.assertGreater(len(keys), 3)
         for path in s.folder.rglob("*"):
             if path.is_file() and path.suffix in (".log", ".db", ".json", ".jsonl", ".db-wal", ".yaml"):
                 text = path.read_bytes()
@@ -397,6 +426,10 @@ class Tampering(unittest.TestCase):
                     path.unlink()
                 database.write_bytes(kept)
                 with sqlite3.connect(database) as connection:
+                    with self.assertRaisesRegex(sqlite3.IntegrityError, "records of the audit log"):
+                        connection.execute(change)
+                    connection.execute("DROP TRIGGER audit_is_not_changed")
+                    connection.execute("DROP TRIGGER audit_is_not_deleted")
                     connection.execute(change)
                 connection.close()
                 coordinator = s.start_coordinator()
@@ -414,10 +447,21 @@ class LocalTls(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("WEFT_")}
         environment["WEFT_HOME"] = str(folder)
+        environment["HOME"] = str(folder / "user")
+        (folder / "work").mkdir()
 
         def weft(*arguments):
             return subprocess.run([BIN / "weft", *map(str, arguments)], capture_output=True,
-                                  text=True, timeout=120, cwd=folder, env=environment)
+                                  text=True, timeout=120, cwd=folder / "work", env=environment)
+
+        def plan_with(data):
+            data.parent.mkdir(exist_ok=True)
+            data.write_text(english(200))
+            (folder / "job.json").write_text(json.dumps({
+                "name": "planned", "model": {"layers": 1, "width": 32, "heads": 2, "context": 32},
+                "data": {"train": [str(data)], "tokenizer": {"vocab_size": 300}},
+                "train": {"steps": 20, "global_batch": 4, "precision": "fp32"}}))
+            return weft("plan", folder / "job.json")
 
         for start in range(2):  # the second time with the certificates of the first
             up = weft("up", "--tls", "--workers", "1", "--listen", "127.0.0.1:0",
@@ -433,6 +477,15 @@ class LocalTls(unittest.TestCase):
             nobody = weft("--server", address, "--tls-ca", ca, "worker", "list")
             self.assertEqual(nobody.returncode, DENIED)
             if start == 0:
+                outside = pathlib.Path(tempfile.mkdtemp(prefix="weft-outside-"))
+                self.addCleanup(shutil.rmtree, outside, ignore_errors=True)
+                refused = plan_with(outside / "text.txt")
+                self.assertEqual(refused.returncode, USAGE, refused.stdout)
+                self.assertIn("is not below a folder that is allowed", refused.stderr)
+                self.assertIn("--data-root of weft-coordinator or `weft up`", refused.stderr)
+                for inside in ("work/text.txt", "user/text.txt", "runs/text.txt"):
+                    planned = plan_with(folder / inside)
+                    self.assertEqual(planned.returncode, OK, planned.stderr)
                 client = (folder / "certs/client-admin.pem").read_text()
                 self.assertEqual(weft("down").returncode, OK)
         self.assertEqual((folder / "certs/client-admin.pem").read_text(), client)

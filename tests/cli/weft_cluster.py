@@ -11,6 +11,7 @@ import tempfile
 import time
 
 BIN = pathlib.Path(os.environ["WEFT_BIN"])
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def free_port(count=1):
@@ -63,7 +64,8 @@ class Cluster:
 
     def up(self):
         return self.weft("up", "--workers", self.workers, "--listen", f"127.0.0.1:{self.port}",
-                         "--metrics-listen", f"127.0.0.1:{self.metrics_port}")
+                         "--metrics-listen", f"127.0.0.1:{self.metrics_port}",
+                         "--data-root", self.folder, "--data-root", ROOT)
 
     def metrics_ports(self):
         return [self.metrics_port + i for i in range(self.workers + 1)]

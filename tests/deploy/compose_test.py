@@ -167,6 +167,8 @@ class Compose(unittest.TestCase):
         expected = {f"{name}:{self.flag(service, '--metrics-listen').split(':')[1]}"
                     for name, service in self.ours.items()}
         self.assertEqual(targets, expected)
+        for service in self.ours.values():  # from another container, which has no TLS for it
+            self.assertIn("--metrics-insecure", self.command(service))
 
     def test_grafana_finds_prometheus_and_the_dashboards(self):
         grafana = self.services["grafana"]

@@ -289,6 +289,8 @@ class Objects(unittest.TestCase):
             metrics = next(p for p in container["ports"] if p["name"] == "metrics")
             self.assertEqual(pod["metadata"]["annotations"]["prometheus.io/port"],
                              str(metrics["containerPort"]))
+            # Probes and Prometheus come from outside of the pod, without TLS.
+            self.assertIn("--metrics-insecure", container["args"])
 
 
 class GpuObjects(Objects):

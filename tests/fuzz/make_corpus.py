@@ -7,6 +7,7 @@ Needs protoc and Python's yaml. What fuzzers find is added to the same folders b
 regression-*.
 """
 
+import hashlib
 import json
 import pathlib
 import re
@@ -57,6 +58,8 @@ CALLS = {
     "DeleteJob": f'{ID} delete_run_dir: true',
     "ProfileJob": f'{ID} steps: 3',
 }
+# Roles that must not make the call.
+TOO_LOW = {"SubmitJob": "viewer", "ForgetWorker": "user", "ListAuditRecords": "operator"}
 
 
 def encode(message, text):
@@ -97,7 +100,10 @@ def write_messages():
         text = CALLS.get(call, "")
         if not text and "string id = 1" in fields(request):
             text = ID
-        write("rpc", call, call.encode() + b"\n" + framed(encode(request, text)))
+        message = framed(encode(request, text))
+        write("rpc", call, call.encode() + b"\n" + message)
+        if role := TOO_LOW.get(call):
+            write("rpc", f"{call}-{role}", f"{call} {role}\n".encode() + message)
     write("messages", "register", b"WorkerMessage\n" + register)
     for name, message in said.items():
         write("messages", name, b"WorkerMessage\n" + message)
@@ -140,10 +146,39 @@ def write_adapters():
                   + b"\0" + (folder / "adapter_model.safetensors").read_bytes())
 
 
+def write_requests():
+    """Of the pages of a daemon: a request of each form, and what is none."""
+    headers = b"\r\nHost: localhost:7071\r\nAccept: text/plain\r\n\r\n"
+    for name, content in {
+            "get": b"GET /metrics HTTP/1.1" + headers,
+            "head": b"HEAD /metrics?name=x HTTP/1.0" + headers,
+            "silent": b"GET /healthz HTTP/1.1" + headers,
+            "unknown": b"GET /%2e%2e/etc/passwd HTTP/1.1" + headers,
+            "post": b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+            "two": 2 * (b"GET /metrics HTTP/1.1" + headers),
+            "cut": b"GET /metrics HTTP/1.1\r\nHost: ",
+            "bare": b"GET /metrics\r\n\r\n",
+            "noise": bytes(range(256)) + b"\r\n\r\n",
+            "long": b"GET /" + 9000 * b"a" + b" HTTP/1.1" + headers}.items():
+        write("http", name, content)
+
+
+def write_people():
+    token = hashlib.sha256(b"weft_token").hexdigest()
+    ann = {"name": "ann", "role": "admin", "token_sha256": token, "queues": ["research"]}
+    bob = {"name": "bob", "role": "viewer"}
+    write("people_yaml", "both.yaml", yaml.safe_dump({"people": [ann, bob]}).encode())
+    write("people_yaml", "none.yaml", b"people: []\n")
+    write("people_yaml", "twice.yaml", yaml.safe_dump({"people": [bob, bob]}).encode())
+    write("people_yaml", "same-token.json", json.dumps({"people": [ann, {**ann, "name": "eve"}]}).encode())
+
+
 def main():
     write_messages()
     write_jobs()
     write_adapters()
+    write_requests()
+    write_people()
 
 
 if __name__ == "__main__":

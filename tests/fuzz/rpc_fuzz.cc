@@ -1,19 +1,26 @@
 // Calls of a real server with any bytes in place of a message. The first line names the call, as
 // "SubmitJob" or "Attach"; then come its messages, each after two bytes that say how long it is,
 // the lower first. A call that takes messages of one only gets the first. Each must be answered.
+// "SubmitJob viewer" also says the role of who calls, which is admin otherwise.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/sha256.h"
+#include "coordinator/access/people.h"
+#include "coordinator/access/role.h"
 #include "coordinator/api/server.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/store/sqlite_store.h"
+#include "proto/grpc_tls.h"
 #include "tests/fuzz/input.h"
 #include "weft/v1/coordinator.grpc.pb.h"
 #include "weft/v1/worker.grpc.pb.h"
@@ -33,6 +40,23 @@ constexpr int kMostReplies = 8;
 /// Then a new coordinator comes, so that what one input leaves does not pile up.
 constexpr int kInputsPerCoordinator = 300;
 
+constexpr double kNoLimit = 1e9;
+
+/// A person of each role, whose token is its name, from a file at `path` that is written for it.
+std::unique_ptr<People> OneOfEachRole(const std::string& path) {
+  std::string text = "people:\n";
+  for (const Role role : kRoles) {
+    if (role == Role::kNobody) continue;
+    const std::string name(Name(role));
+    text += "- {name: " + name + ", role: " + name + ", token_sha256: " + Sha256Hex(name) + "}\n";
+  }
+  std::ofstream(path) << text;
+  std::filesystem::permissions(path, std::filesystem::perms(0600));
+  auto people = People::Open(path, Clock::System());
+  WEFT_FUZZ_EXPECT(people.ok());
+  return std::move(*people);
+}
+
 /// A coordinator whose jobs are in memory.
 class World {
  public:
@@ -48,7 +72,11 @@ class World {
     service_ =
         std::make_unique<Service>(*store_, Clock::System(), planner::PlanJob, metrics_, options);
     WEFT_FUZZ_EXPECT(service_->Start().ok());
-    auto server = Server::Listen("127.0.0.1:0", *service_, metrics_);
+    ServerSecurity security;
+    security.access.people = OneOfEachRole(people_file_);
+    security.access.calls_per_second = security.access.calls_at_once = kNoLimit;
+    security.access.jobs_per_person = static_cast<int64_t>(kNoLimit);
+    auto server = Server::Listen("127.0.0.1:0", *service_, metrics_, {}, std::move(security));
     WEFT_FUZZ_EXPECT(server.ok());
     server_ = std::move(*server);
     stub_ = std::make_unique<grpc::GenericStub>(grpc::CreateChannel(
@@ -58,6 +86,7 @@ class World {
     service_->CloseLinks();
     server_.reset();
     service_->Stop();
+    std::filesystem::remove(people_file_);
   }
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -65,6 +94,8 @@ class World {
   grpc::GenericStub& stub() { return *stub_; }
 
  private:
+  const std::string people_file_ =
+      std::filesystem::temp_directory_path() / ("weft_rpc_fuzz_people_" + std::to_string(getpid()));
   Metrics metrics_;
   std::unique_ptr<SqliteStore> store_;
   std::unique_ptr<Service> service_;
@@ -122,8 +153,9 @@ std::vector<grpc::ByteBuffer> Messages(std::string_view bytes) {
 /// One call from its first message to its status.
 class Call {
  public:
-  Call(grpc::GenericStub& stub, const google::protobuf::MethodDescriptor& method)
+  Call(grpc::GenericStub& stub, const google::protobuf::MethodDescriptor& method, Role role)
       : streams_(method.server_streaming()) {
+    context_.AddMetadata(kTokenMetadata, std::string(kTokenScheme) + std::string(Name(role)));
     const auto limit = streams_ ? std::chrono::nanoseconds(kStreamLimit) : kAnswerLimit;
     context_.set_deadline(std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(limit));
@@ -133,7 +165,7 @@ class Call {
     Done();
   }
 
-  void Run(const std::vector<grpc::ByteBuffer>& messages, bool takes_many) {
+  grpc::Status Run(const std::vector<grpc::ByteBuffer>& messages, bool takes_many) {
     for (size_t i = 0; i < (takes_many ? messages.size() : 1); ++i) {
       stream_->Write(messages[i], this);
       if (!Done()) break;
@@ -154,6 +186,7 @@ class Call {
     void* tag = nullptr;
     bool ok = false;
     WEFT_FUZZ_EXPECT(!queue_.Next(&tag, &ok));
+    return status;
   }
 
  private:
@@ -177,8 +210,13 @@ class Call {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weft::coordinator;
   std::string_view bytes = weft::fuzz::Text(data, size);
-  const std::string_view name = weft::fuzz::TakeUntil(bytes, '\n');
+  std::string_view role_name = weft::fuzz::TakeUntil(bytes, '\n');
+  const std::string_view name = weft::fuzz::TakeUntil(role_name, ' ');
+  const Role role = RoleFromName(role_name).value_or(Role::kAdmin);
   const auto& method = MethodOf(name);
-  Call(Fresh().stub(), method).Run(Messages(bytes), method.client_streaming());
+  const grpc::Status status =
+      Call(Fresh().stub(), method, role).Run(Messages(bytes), method.client_streaming());
+  const Verb* verb = FindVerb(method.name());  // null of a worker's call
+  WEFT_FUZZ_EXPECT(verb == nullptr || May(role, *verb, /*own=*/true) || !status.ok());
   return 0;
 }

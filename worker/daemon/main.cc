@@ -298,10 +298,14 @@ Status AwaitParts(const Options& options, const http::Server* pages, Health& hea
   }
 }
 
-/// Files and certificates, before anything is done with them. Whoever commands this worker from
-/// another machine gets the files of the folders that are given, and no others.
+/// Addresses, files and certificates, before anything is done with them. Whoever commands this
+/// worker from another machine gets the files of the folders that are given, and no others.
 Status CheckSecurity(const Options& options) {
   if (!options.tls.empty()) WEFT_RETURN_IF_ERROR(tls::ReadCredentials(options.tls).status());
+  if (!options.metrics_listen.empty()) {
+    WEFT_RETURN_IF_ERROR(http::CheckPlainPages(options.metrics_listen, options.metrics_insecure)
+                             .WithContext("--metrics-listen"));
+  }
   WEFT_ASSIGN_OR_RETURN(const http::HostPort parts, http::ParseAddress(options.coordinator));
   if (http::IsLoopback(parts.host)) return OkStatus();
   if (options.data_roots.empty() || options.run_root.empty()) {
@@ -309,6 +313,12 @@ Status CheckSecurity(const Options& options) {
         "jobs of a coordinator on another machine could read and write every file "
         "that this user can; hint: --run-root DIR and --data-root DIR say which "
         "folders they may name, and / allows all");
+  }
+  if (options.tls.empty() && !options.insecure) {
+    return InvalidError("without TLS, whoever is on the way to the coordinator at " +
+                        options.coordinator +
+                        " could read jobs and command this worker; hint: --tls-cert and --tls-ca "
+                        "(docs/security.md), or --insecure if the network is yours alone");
   }
   return OkStatus();
 }

@@ -7,12 +7,22 @@
 namespace weft::daemon {
 namespace {
 
+/// WEFT_WORKER_DATA_DIR of "data-dir".
+std::string Variable(const std::string& name) {
+  std::string variable = "WEFT_WORKER_";
+  for (char c : name) variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return variable;
+}
+
 /// "--data-dir" or WEFT_WORKER_DATA_DIR.
 template <class T>
 CLI::Option* Add(CLI::App& app, const std::string& name, T& value, const std::string& help) {
-  std::string variable = "WEFT_WORKER_";
-  for (char c : name) variable += c == '-' ? '_' : static_cast<char>(std::toupper(c));
-  return app.add_option("--" + name, value, help)->envname(variable);
+  return app.add_option("--" + name, value, help)->envname(Variable(name));
+}
+
+/// "--insecure" or WEFT_WORKER_INSECURE.
+void AddFlag(CLI::App& app, const std::string& name, bool& value, const std::string& help) {
+  app.add_flag("--" + name, value, help)->envname(Variable(name));
 }
 
 }  // namespace
@@ -36,6 +46,8 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
   Add(app, "tls-key", options.tls.key, "File with its private key; default: --tls-cert");
   Add(app, "tls-ca", options.tls.authorities,
       "File with the CA that the coordinator has its certificate from");
+  AddFlag(app, "insecure", options.insecure,
+          "Attach without TLS to a coordinator on another machine, too");
   Add(app, "worker-id", options.worker_id,
       "Name of this worker; default: the one kept in the data folder");
   Add(app, "host", options.host,
@@ -67,6 +79,8 @@ bool ParseOptions(int argc, char** argv, Options& options, int& exit_code) {
       "Where /metrics, /healthz and /readyz are served, HOST:PORT; port 0: any free one; empty: "
       "nowhere")
       ->capture_default_str();
+  AddFlag(app, "metrics-insecure", options.metrics_insecure,
+          "Serve them on other addresses than loopback, too, without TLS");
   Add(app, "trainer", options.trainer,
       "Program run for each rank; default: weft-trainer next to this program");
   Add(app, "drain-seconds", options.drain_seconds,

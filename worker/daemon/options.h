@@ -24,12 +24,14 @@ struct Options {
   std::string run_root;
   std::vector<std::string> data_roots;
   tls::Files tls;
+  bool insecure = false;
   std::string worker_id;
   std::string host;
   std::string machine;
   std::string rack;
   double network_gbps = 0;
   std::string metrics_listen = "127.0.0.1:0";
+  bool metrics_insecure = false;
   std::string trainer;
   int64_t cores = 0;
   uint64_t memory_limit_bytes = 0;

@@ -32,6 +32,7 @@ using State = RankHandshake::State;
 using Side = RankHandshake::Side;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A pair of connected sockets.
 class Ends {
@@ -240,8 +241,13 @@ TEST(Strangers, ARankWithAnotherTokenDoesNotJoin) {
   rank0.join();
   EXPECT_EQ(first.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
-  EXPECT_THAT(first.status().message() + second.status().message(),
-              HasSubstr("does not know the token of this attempt"));
+  const std::string said = first.status().message() + second.status().message();
+  EXPECT_THAT(said, HasSubstr("does not know the token of this attempt"));
+  const Result<std::string> token = store.Get("token", milliseconds(0));
+  ASSERT_TRUE(token.ok()) << token.status().message();
+  for (const std::string& hidden : {*token, HexOf(*token), std::string(32, 'x')}) {
+    EXPECT_THAT(said, Not(HasSubstr(hidden)));
+  }
 }
 
 /// Has a rank read, in place of the addresses of one peer, a port that nobody answers on.
