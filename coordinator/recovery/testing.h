@@ -58,8 +58,7 @@ class Life {
     report.message = message;
     Take(ApplyReport(current, report, 2));
   }
-  /// An attempt on two workers, one of which is lost. It trains `steps`, and saves the last of
-  /// them.
+  /// An attempt that trains `steps` on two workers, saves the last one, and loses a worker.
   void LoseAMachine(int64_t steps) {
     Dispatch({"a", "b"});
     Report("a", PlacementEvent::kTraining);

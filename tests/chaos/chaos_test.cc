@@ -143,7 +143,7 @@ class ChaosOfTheCoordinator : public Chaos {
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
   for (const std::string& point : CoordinatorFailpoints()) {
-    // See the tests of moves, and of what workers are told.
+    // See the tests of moves, and of what workers receive.
     if (point.starts_with("coordinator.to_") || std::ranges::count(WorkerPoints(), point) > 0) {
       continue;
     }

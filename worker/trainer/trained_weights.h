@@ -22,7 +22,7 @@ namespace weft::trainer {
 /// them.
 enum class TrainedAs : uint8_t { kLast, kResult };
 
-/// The weights in a checkpoint, each of which can be read by itself, under its masks. Where a
+/// The weights in a checkpoint, to be read one by one, under their masks. Where a
 /// technique computes weights from other tensors, these are what can be read. Thread-safe.
 class TrainedTensors {
  public:
