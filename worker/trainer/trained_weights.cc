@@ -17,16 +17,19 @@
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/trainer/base_weights.h"
 
 namespace weft::trainer {
 namespace {
 
 using engine::NamedTensor;
 
-/// All parameters, by their names in the checkpoint.
-std::vector<NamedTensor> Named(const engine::ParameterSet& parameters,
+/// All parameters that the files of the checkpoint have, by their names there.
+std::vector<NamedTensor> Named(const engine::CheckpointManifest& manifest,
+                               const engine::ParameterSet& parameters,
                                const std::map<std::string, std::string>& names) {
   std::vector<NamedTensor> tensors = parameters.NamedValues();
+  EraseBase(manifest.base_tensors, parameters, tensors);
   for (NamedTensor& tensor : tensors) {
     const auto other = names.find(tensor.name);
     if (other != names.end()) tensor.name = other->second;
@@ -140,7 +143,7 @@ Status LoadWeights(Env& env, const std::string& folder, const engine::Checkpoint
                         std::to_string(growth->growth.ramp_steps) + " or later");
   }
   const Stream& stream = parameters.stream();
-  const std::vector<NamedTensor> tensors = Named(parameters, names);
+  const std::vector<NamedTensor> tensors = Named(manifest, parameters, names);
   WEFT_RETURN_IF_ERROR(
       engine::LoadTensors(env, folder, manifest, tensors, engine::ExtraTensors::kIgnore, stream));
   WEFT_RETURN_IF_ERROR(LoadAverages(env, folder, manifest, averages, stream, tensors));
@@ -158,7 +161,11 @@ Status LoadWeights(Env& env, const std::string& folder, const engine::Checkpoint
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
                           engine::ParameterSet& parameters,
-                          const std::map<std::string, std::string>& names) {
+                          const std::map<std::string, std::string>& names, LeftOutBase base) {
+  if (base == LeftOutBase::kRead) {
+    const ModelSpec& model = manifest.job.model;
+    WEFT_RETURN_IF_ERROR(ReadBase(env, folder, manifest, model.import_path, model, parameters));
+  }
   return LoadWeights(env, folder, manifest, ExportedAverages(manifest.job, manifest.updates),
                      parameters, names);
 }
