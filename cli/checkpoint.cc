@@ -10,6 +10,7 @@
 #include "common/spec/phases.h"
 #include "proto/convert.h"
 #include "worker/engine/checkpoint/catalog.h"
+#include "worker/trainer/base_weights.h"
 
 namespace weft::cli {
 namespace {
@@ -63,14 +64,21 @@ ExitCode Verify(const Session& session, const std::string& what, int64_t step) {
   if (!path.ok()) return Fail(session, path.status());
   auto manifest = engine::VerifyCheckpoint(Env::Posix(), *path);
   if (!manifest.ok()) return Fail(session, manifest.status());
+  const std::string& base = manifest->job.model.import_path;
+  const Status of_base = trainer::CheckBase(Env::Posix(), *path, *manifest, base);
+  if (!of_base.ok()) return Fail(session, of_base);
+  const bool leaves_out = !manifest->base_tensors.empty();
   int64_t bytes = 0;
   for (const engine::CheckpointFile& file : manifest->files) bytes += file.bytes;
   if (session.output == OutputFormat::kJson) {
-    std::cout << Json{{"path", *path}, {"step", manifest->step}, {"bytes", bytes}}.dump(2) << '\n';
+    Json json = {{"path", *path}, {"step", manifest->step}, {"bytes", bytes}};
+    if (leaves_out) json["base"] = base;
+    std::cout << json.dump(2) << '\n';
   } else {
     std::cout << *path << ": step " << manifest->step << ", " << manifest->files.size()
               << " files, " << HumanBytes(static_cast<double>(bytes))
-              << ", every hash read back and equal\n";
+              << ", every hash read back and equal"
+              << (leaves_out ? ", and that of the frozen weights in " + base : "") << '\n';
   }
   return ExitCode::kOk;
 }

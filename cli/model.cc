@@ -81,7 +81,7 @@ Result<AdapterOrigin> OriginOf(const TrainedModel& trained) {
       return InvalidError("the weights in " + origin.base +
                           " are no longer those that the adapter was trained on (fingerprint " +
                           trained.base_fingerprint + ", now " + now +
-                          "); hint: restore them, or export the merged network with --format hf");
+                          "); hint: put the files back as they were");
     }
   }
   WEFT_ASSIGN_OR_RETURN(origin.base_sha256, HashOfBase(env, origin.base, spec));
@@ -107,9 +107,11 @@ ExitCode ExportOfAdapter(const Session& session, const ExportOptions& options,
 }
 
 ExitCode Export(const Session& session, const ExportOptions& options) {
-  auto trained = LoadTrainedModel(session, options.source, options.step, options.network);
+  NetworkChoice network = options.network;
+  network.adapter_alone = options.format == "peft";
+  auto trained = LoadTrainedModel(session, options.source, options.step, network);
   if (!trained.ok()) return Fail(session, trained.status());
-  if (options.format == "peft") return ExportOfAdapter(session, options, *trained);
+  if (network.adapter_alone) return ExportOfAdapter(session, options, *trained);
   weft::ExportOptions extras;
   extras.tokenizer = trained->tokenizer.get();
   extras.imported = trained->imported;

@@ -124,17 +124,20 @@ Result<TrainedModel> ModelOf(Env& env, const std::string& folder,
                              const engine::CheckpointManifest& manifest,
                              const NetworkChoice& choice) {
   if (choice.sub_network) return SubNetwork(env, folder, manifest);
+  using trainer::LeftOutBase;
+  const LeftOutBase base = choice.adapter_alone ? LeftOutBase::kLeave : LeftOutBase::kRead;
   const std::vector<JobSpec> jobs = JointJobs(manifest.job);
   WEFT_ASSIGN_OR_RETURN(const std::optional<size_t> part, PartNamed(jobs, choice.adapter));
   if (part) {
     WEFT_ASSIGN_OR_RETURN(TrainedModel own, EmptyModel(jobs[*part].model, manifest.job.train));
     WEFT_RETURN_IF_ERROR(trainer::LoadTrainedWeights(env, folder, manifest, own.model->parameters(),
-                                                     trainer::NamesOfPart(manifest.job, *part)));
+                                                     trainer::NamesOfPart(manifest.job, *part),
+                                                     base));
     return own;
   }
   WEFT_ASSIGN_OR_RETURN(TrainedModel trained, EmptyModel(manifest.job.model, manifest.job.train));
   WEFT_RETURN_IF_ERROR(
-      trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters()));
+      trainer::LoadTrainedWeights(env, folder, manifest, trained.model->parameters(), {}, base));
   const std::optional<ExportedTicket> ticket = TicketOf(manifest.job.model);
   if (!ticket) return trained;
   WEFT_ASSIGN_OR_RETURN(TrainedModel smaller, EmptyModel(ticket->model, manifest.job.train));

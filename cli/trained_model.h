@@ -38,6 +38,8 @@ struct NetworkChoice {
   bool sub_network = false;  ///< That within the network (SubNetworkOf).
   /// A folder of peft with an adapter for the network of a Hugging Face folder; "": no adapter.
   std::string peft = {};
+  /// The weights of the network itself are not needed: those that a checkpoint leaves out are zero.
+  bool adapter_alone = false;
 };
 
 /// Loads from a Hugging Face folder, a checkpoint folder, a run folder, or a job the coordinator

@@ -32,6 +32,7 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.local_steps = MakesLocalSteps(planned.train);
   inputs.micro_batch_tree = IsMeshDeterministic(planned.train);
   inputs.peer_snapshots = planned.checkpoint.peer_every_steps > 0;
+  inputs.leaves_out_base = LeavesOutBase(planned.model);
   inputs.bf16_reductions = resources.gradient_reduction == "bf16";
   inputs.precision = &PrecisionOf(planned.train.precision);
   inputs.products = machine.products;

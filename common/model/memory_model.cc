@@ -69,6 +69,15 @@ int64_t ValueBytes(const MemoryInputs& inputs) {
          kF32 * (shape.stored - shape.stored_matrices);
 }
 
+/// Bytes of values that checkpoints hold.
+int64_t SavedValueBytes(const MemoryInputs& inputs) {
+  if (!inputs.leaves_out_base) return ValueBytes(inputs);
+  const ModelShape& shape = inputs.shape;
+  const int64_t matrices = shape.stored_trained_matrices;
+  return ElementBytes(inputs.precision->matrices) * (matrices + shape.frozen_adapters) +
+         kF32 * (shape.stored_trained - matrices);
+}
+
 /// Bytes of values in files.
 FiledValues FiledValuesOf(const MemoryInputs& inputs) {
   if (inputs.SharesParameters()) return inputs.sharded.filed.values;
@@ -356,9 +365,9 @@ MemoryBreakdown PredictMemory(const MemoryInputs& inputs) {
   AddAuxiliary(inputs, memory);
   if (inputs.peer_snapshots) {
     // With a sharded optimizer each rank saves its shard.
-    const int64_t all_values = ValueBytes(inputs) + inputs.optimizer.auxiliary.value_bytes;
+    const int64_t saved = SavedValueBytes(inputs) + inputs.optimizer.auxiliary.value_bytes;
     memory.snapshots_bytes =
-        kSnapshotCopies * (all_values / inputs.ShardGroupSize() + memory.optimizer_bytes);
+        kSnapshotCopies * (saved / inputs.ShardGroupSize() + memory.optimizer_bytes);
   }
   if (inputs.OnCuda()) {
     memory.runtime_bytes = TotalBytes(OfDevice(inputs, memory)) / kUncutShare +

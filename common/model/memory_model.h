@@ -113,7 +113,8 @@ struct MemoryInputs {
   ContextSharing context;           ///< Then sequence_length is of the part that a rank has.
   bool bf16_reductions = false;     ///< Gradients are reduced between ranks in bf16.
   bool micro_batch_tree = false;    ///< Gradients of micro-batches are added in a binary tree.
-  bool peer_snapshots = false;      ///< States are kept in the memory of two machines.
+  bool peer_snapshots = false;      ///< States are kept in the memory of two machines,
+  bool leaves_out_base = false;     ///< without the frozen network (LeavesOutBase).
   std::optional<ModelShape> added_network;  ///< Frozen and whole; its logits are added.
   bool keeps_own_logits = false;            ///< As TechniqueCost::KeepsOwnLogits.
   bool local_steps = false;  ///< Of `ranks` those of a worker sum gradients in every step.

@@ -211,6 +211,7 @@ ModelShape::ModelShape(const ModelSpec& model, const StageShape& stage, int64_t 
     if (parameter.only_multiplied) only_multiplied += in_memory;
     if (!is_trained) {
       AddFrozen(parameter, in_memory, embeds && parameter.looked_up(), classifies, frozen);
+      if (parameter.adapter != AdapterSide::kNone) frozen_adapters += in_memory;
     }
     if (is_trained) {
       trained += elements;

@@ -124,8 +124,10 @@ struct ModelShape {
   int64_t trained_classifier = 0;  ///< Those of `trained` that are of the classifier's own layer.
   int64_t classifier_ranks = 0;    ///< Rows of the first factors besides the classifier, together.
   FrozenNumbers frozen;
-  int64_t quantized = 0;  ///< Numbers of weights that are quantised: stored has their
-                          ///< words (ParameterInfo::quantized_words), as if of f32.
+  int64_t frozen_adapters = 0;  ///< Numbers in memory of frozen tensors that layers have besides
+                                ///< their weights.
+  int64_t quantized = 0;        ///< Numbers of weights that are quantised: stored has their
+                                ///< words (ParameterInfo::quantized_words), as if of f32.
   QuantizedBlock quantized_block;
   /// Trained numbers of weights that are one matrix with a derived one, and not derived.
   int64_t stacked_with_derived = 0;

@@ -65,6 +65,7 @@ std::vector<int64_t*> Sums(ModelShape& shape) {
           &shape.frozen.matrices,
           &shape.frozen.in_tiles,
           &shape.frozen.of_first,
+          &shape.frozen_adapters,
           &shape.quantized,
           &shape.stacked_with_derived,
           &shape.derived,

@@ -84,6 +84,13 @@ bool TechniquesFreeze(const ModelSpec& model) {
                      [&](const TechniqueCost* technique) { return technique->FreezesAny(model); });
 }
 
+bool LeavesOutBase(const ModelSpec& model) {
+  if (model.import_path.empty() || !TechniquesFreeze(model)) return false;
+  return std::none_of(
+      TechniqueCosts().begin(), TechniqueCosts().end(),
+      [&](const TechniqueCost* technique) { return technique->ChangesFrozenWeights(model); });
+}
+
 const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     if (technique->ReadsFrozenWeights(model)) return technique;

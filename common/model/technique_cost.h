@@ -228,6 +228,8 @@ class TechniqueCost {
   virtual bool FreezesAny(const ModelSpec&) const { return false; }
   /// and this one.
   virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
+  /// Whether frozen weights of the network begin with other values than those of its folder.
+  virtual bool ChangesFrozenWeights(const ModelSpec&) const { return false; }
 
   /// What the products of a sub-layer of the most blocks want for each token, of experts for each
   /// of their rows, besides what dense ones do, on one of `columns` tensor-parallel ranks that
@@ -384,6 +386,9 @@ DType FrozenMatrixType(const ModelSpec& model, const PrecisionRecipe& precision)
 /// Whether a technique freezes the network. What is frozen then stays on the device where the
 /// optimizer is offloaded and parameters neither come unit by unit nor are sharded.
 bool TechniquesFreeze(const ModelSpec& model);
+/// Whether checkpoints leave out the frozen weights of model.import_path, which are read from that
+/// folder again: a technique freezes the network and leaves it as it is there.
+bool LeavesOutBase(const ModelSpec& model);
 /// The first technique with ReadsFrozenWeights; null: none.
 const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& weight);

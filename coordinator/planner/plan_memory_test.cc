@@ -50,6 +50,29 @@ TEST(PlanJob, CountsSnapshotsInTheMemoryOfTheMachine) {
   EXPECT_THAT(full.status().message(), HasSubstr("largest part: snapshots"));
 }
 
+TEST(PlanJob, CountsSnapshotsWithoutAFrozenNetworkThatIsInAFolder) {
+  JobSpec job = Gpt2Job();
+  job.train.precision = "fp32";
+  job.resources.ranks = 2;
+  job.checkpoint.peer_every_steps = 10;
+  job.model.peft.method = "lora";
+  job.model.peft.target_modules = {"all-linear"};
+  const Plan plan = Best(job, Cluster(2, 2, 64 * kGiB));
+  const auto predicted = [&] { return PredictMemory(MemoryInputsOf(job, plan, MemoryMachine())); };
+  const MemoryBreakdown drawn = predicted();
+  job.model.import_path = "/base";
+  const MemoryBreakdown imported = predicted();
+  // Of a weight that is trained its value and two numbers of AdamW, in four copies that are kept,
+  // two that are written and three on their way.
+  EXPECT_NEAR(static_cast<double>(imported.snapshots_bytes),
+              9 * 1.5 * static_cast<double>(imported.optimizer_bytes),
+              0.01 * static_cast<double>(imported.snapshots_bytes));
+  EXPECT_NEAR(static_cast<double>(drawn.snapshots_bytes - imported.snapshots_bytes),
+              9 * 4 * 124.4e6, 0.01 * static_cast<double>(drawn.snapshots_bytes));
+  job.model.peft.init = "pissa";
+  EXPECT_EQ(predicted().snapshots_bytes, drawn.snapshots_bytes) << "weights that have changed";
+}
+
 TEST(PlanJob, CountsSnapshotsOfGpusInHostMemory) {
   JobSpec job = Gpt2Job();
   job.resources.ranks = 2;

@@ -84,12 +84,30 @@ class Adapters(unittest.TestCase):
         self.assertIn("was trained on other weights (base_model_sha256 " + base_hash, refused.err)
 
         weights = self.cluster.folder / "base-hf/model.safetensors"
-        content = bytearray(weights.read_bytes())
-        content[-3] ^= 1
-        weights.write_bytes(content)
+        content = weights.read_bytes()
+        weights.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
         refused = self.export("tuned", "late", "--format", "peft", code=USAGE)
         self.assertIn("no longer those that the adapter was trained on", refused.err)
-        self.assertFalse((self.cluster.folder / "late").exists())
+        for command in (("export", "./tuned", "--output", "late"), ("ckpt", "verify", "./tuned"),
+                        ("generate", "./tuned", "--prompt", "the")):
+            refused = self.cluster.weft(*command)
+            self.assertEqual(refused.code, USAGE, refused.out + refused.err)
+            self.assertIn("leaves out the frozen weights of", refused.err)
+            self.assertIn("are no longer those", refused.err)
+            self.assertFalse((self.cluster.folder / "late").exists())
+
+        # The adapter alone does not need its network, and the network comes back as it was.
+        moved = (self.cluster.folder / "base-hf").rename(self.cluster.folder / "elsewhere")
+        self.export("tuned", "alone", "--format", "peft")
+        self.assertNotIn("base_model_sha256", self.metadata("alone"))
+        self.assertEqual(self.by_name("alone"), self.by_name("adapter"))
+        refused = self.export("tuned", "late", code=USAGE)
+        self.assertIn("and there is no folder", refused.err)
+        moved.rename(self.cluster.folder / "base-hf")
+        weights.write_bytes(content)
+        verified = self.cluster.weft("ckpt", "verify", "./tuned")
+        self.assertEqual(verified.code, 0, verified.err)
+        self.assertIn("and that of the frozen weights in", verified.out)
         self.export("tuned", "merged")
         text = self.cluster.weft("generate", "./merged", "--prompt", "the", "--tokens", "4")
         self.assertEqual(text.code, 0, text.err)

@@ -132,6 +132,7 @@ Status Attempt::Prepare() {
   first_step_ = start.counters.step;
   first_tokens_ = start.counters.tokens;
   base_fingerprint_ = added_network_ == nullptr ? start.base_fingerprint : added_fingerprint_;
+  base_tensors_ = start.base_tensors;
   WEFT_RETURN_IF_ERROR(OpenOutputs(start));
   WEFT_RETURN_IF_ERROR(CountParameters());
   const double seconds = SecondsSince(begin_);

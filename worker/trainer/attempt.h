@@ -135,7 +135,8 @@ class Attempt {
   Status TakeSnapshot();
   Status SaveAndWait();
   engine::CheckpointManifest Manifest() const;
-  /// What this rank saves: of what several ranks have alike one does.
+  /// What this rank saves: of what several ranks have alike one does, and of the frozen network
+  /// that is in a folder none.
   std::vector<engine::NamedTensor> StateToSave();
   /// Whether all steps are done that this attempt is to do.
   bool Done() const {
@@ -197,7 +198,8 @@ class Attempt {
   int64_t trained_parameters_ = 0;  ///< Of them.
   int64_t first_step_ = 0;
   int64_t first_tokens_ = 0;
-  std::string base_fingerprint_;   ///< As in CheckpointManifest.
+  std::string base_fingerprint_;  ///< As in CheckpointManifest, as the next.
+  std::vector<std::string> base_tensors_;
   std::string added_fingerprint_;  ///< FingerprintOfWeights of the added network; or "".
   int64_t saved_step_ = -1;        ///< Newest step given to the checkpoint writer.
   bool snapshot_failed_ = false;   ///< The newest one, which was reported.

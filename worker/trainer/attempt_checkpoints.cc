@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/trainer/attempt.h"
+#include "worker/trainer/base_weights.h"
 
 namespace weft::trainer {
 
@@ -29,6 +30,7 @@ engine::CheckpointManifest Attempt::Manifest() const {
   manifest.rounds = counters.rounds;
   manifest.data_fingerprint = data_.fingerprint;
   manifest.base_fingerprint = base_fingerprint_;
+  manifest.base_tensors = base_tensors_;
   manifest.seed = spec_.job.train.seed;
   manifest.world_size = spec_.world_size;
   manifest.created_at = Clock::System().UnixSeconds();
@@ -40,6 +42,7 @@ engine::CheckpointManifest Attempt::Manifest() const {
 std::vector<engine::NamedTensor> Attempt::StateToSave() {
   std::vector<engine::NamedTensor> tensors = trainer_->StateTensors();
   std::erase_if(tensors, [](const engine::NamedTensor& tensor) { return !tensor.saved; });
+  EraseBase(base_tensors_, model_->parameters(), tensors);
   return tensors;
 }
 

@@ -33,14 +33,16 @@ Status BeforeTraining(Status status) {
 /// Nor does it mend files of the user that are damaged. Those that the worker made itself from them
 /// are made again.
 Status OfImport(Status status) {
-  return BeforeTraining(OfGivenFiles(std::move(status)));
+  if (status.code() != StatusCode::kNotFound) return OfGivenFiles(std::move(status));
+  return InvalidError(status.message() + "; hint: put it back as it was, or correct the path");
 }
 
 /// Whether weights in folders of the user can be read: their headers. Preparing the data may take
 /// hours, so it is found before. An added network comes from its folder in each attempt. What the
-/// model starts from is not read by an attempt that resumes, or that goes on from another run. Rank
-/// 0 looks; other ranks read folders, too (an added network, and what the model starts from where
-/// they have parts of their own), and tell of theirs when they do.
+/// model starts from is not read by an attempt that resumes, or that goes on from another run; a
+/// frozen network that a checkpoint leaves out is checked when it is read (ReadBase). Rank 0 looks;
+/// other ranks read folders, too (an added network, and what the model starts from where they have
+/// parts of their own), and tell of theirs when they do.
 Status CheckWeights(Env& env, const AttemptSpec& spec) {
   if (spec.rank != 0) return OkStatus();
   WEFT_RETURN_IF_ERROR(CheckAddedWeights(env, spec.job, /*missing_is_error=*/true));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "common/formats/base_tensors.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/peft_base.h"
 #include "common/formats/weight_files.h"
@@ -14,6 +15,7 @@
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
 #include "worker/engine/models/weights.h"
+#include "worker/trainer/base_weights.h"
 #include "worker/trainer/grown_state.h"
 #include "worker/trainer/learned_start.h"
 
@@ -41,25 +43,26 @@ Status ApplyRollback(Env& env, const std::string& run_dir, engine::TrainCounters
 }
 
 /// What the model, or this rank's part of it, has of the folder of a network.
-Status ImportNetwork(Env& env, const std::string& folder, engine::Model& model, StartPoint& start) {
-  WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
-  const bool has_head = HasHead(head, model.spec());
-  Status imported = engine::ImportWeights(
-      env, folder, model, has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
+Status ImportNetwork(Env& env, const ModelSpec& from, engine::Model& model, StartPoint& start) {
+  const std::string& folder = from.import_path;
+  WEFT_ASSIGN_OR_RETURN(const ImportedHead imported, ReadHead(env, folder));
+  const bool has_head = HasHead(imported, model.spec());
+  const HeadWeights head = has_head ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre;
+  WEFT_RETURN_IF_ERROR(OfGivenFiles(engine::ImportWeights(env, folder, model, head)));
   if (!has_head) {
     start.notes.push_back(folder + " has no classifier of " + std::to_string(model.spec().classes) +
                           " classes: it starts from random weights");
   }
-  return OfGivenFiles(std::move(imported));
+  if (!FreezesAny(from)) return OkStatus();
+  start.base_tensors = BaseTensors(from, head);
+  WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, FingerprintOfWeights(env, folder));
+  return OkStatus();
 }
 
 /// What the model, or this rank's part of it, has of the folders that it starts from.
 Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint& start) {
   if (!from.import_path.empty()) {
-    WEFT_RETURN_IF_ERROR(ImportNetwork(env, from.import_path, model, start));
-    if (FreezesAny(from)) {
-      WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, FingerprintOfWeights(env, from.import_path));
-    }
+    WEFT_RETURN_IF_ERROR(ImportNetwork(env, from, model, start));
   }
   const std::string& adapter = from.peft.import_path;
   if (adapter.empty()) return OkStatus();
@@ -107,17 +110,23 @@ Result<StartPoint> LoadState(Env& env, const AttemptSpec& spec, const std::strin
                         "; hint: restore the files, or submit a new job");
   }
   // The checkpoint has more where this is one stage of a pipeline, or one rank with local steps.
-  const bool more = model.parameters().of_stage() || MakesLocalSteps(spec.job.train);
+  engine::ParameterSet& parameters = model.parameters();
+  const bool more = parameters.of_stage() || MakesLocalSteps(spec.job.train);
   const auto extra = more ? engine::ExtraTensors::kIgnore : engine::ExtraTensors::kRefuse;
-  WEFT_RETURN_IF_ERROR(engine::LoadTensors(env, search.latest->path, manifest,
-                                           trainer.StateTensors(), extra,
-                                           model.parameters().stream()));
+  const std::string& path = search.latest->path;
+  std::vector<NamedTensor> in_files = trainer.StateTensors();
+  EraseBase(manifest.base_tensors, parameters, in_files);
+  WEFT_RETURN_IF_ERROR(
+      ReadBase(env, path, manifest, spec.job.model.import_path, model.spec(), parameters));
+  WEFT_RETURN_IF_ERROR(
+      engine::LoadTensors(env, path, manifest, in_files, extra, parameters.stream()));
   start.counters = {manifest.step,          manifest.updates,     manifest.skipped_steps,
                     manifest.tokens,        manifest.overflows,   manifest.loss_scale,
                     manifest.data_offset,   manifest.loss_spikes, manifest.rollbacks,
                     manifest.recent_losses, manifest.rounds};
-  start.checkpoint_path = search.latest->path;
+  start.checkpoint_path = path;
   start.base_fingerprint = manifest.base_fingerprint;
+  start.base_tensors = manifest.base_tensors;
   return start;
 }
 
@@ -126,20 +135,43 @@ bool IsOwn(const NamedTensor& tensor) {
   return tensor.part || !tensor.everywhere || tensor.stored != nullptr;
 }
 
-/// What this rank holds by itself of the state in `folder`, which rank 0 has verified.
-Status LoadParts(Env& env, const std::string& folder, engine::Trainer& trainer,
-                 const Stream& stream) {
+/// What this rank holds by itself of the state in `folder`, which rank 0 has verified, and of the
+/// network in `base`, which that may leave out.
+Status LoadParts(Env& env, const std::string& folder, const std::string& base, engine::Model& model,
+                 engine::Trainer& trainer) {
   WEFT_ASSIGN_OR_RETURN(const CheckpointManifest manifest, engine::ReadManifest(env, folder));
+  engine::ParameterSet& parameters = model.parameters();
   std::vector<NamedTensor> own = trainer.StateTensors(manifest.plan.mesh.data);
   std::erase_if(own, [](const NamedTensor& tensor) { return !IsOwn(tensor); });
+  const size_t all = own.size();
+  EraseBase(manifest.base_tensors, parameters, own);
+  if (own.size() < all) {
+    WEFT_RETURN_IF_ERROR(ReadBase(env, folder, manifest, base, model.spec(), parameters));
+  }
   if (own.empty()) return OkStatus();
-  return engine::LoadTensors(env, folder, manifest, own, engine::ExtraTensors::kIgnore, stream);
+  return engine::LoadTensors(env, folder, manifest, own, engine::ExtraTensors::kIgnore,
+                             parameters.stream());
 }
 
 /// The same text on every rank.
 Result<std::string> BroadcastText(engine::Collective& group, const std::string& text) {
   WEFT_ASSIGN_OR_RETURN(std::vector<std::string> all, group.AllGather(text));
   return all[0];
+}
+
+/// The same names on every rank. No name has an end of line.
+Result<std::vector<std::string>> BroadcastNames(engine::Collective& group,
+                                                const std::vector<std::string>& names) {
+  std::string lines;
+  for (const std::string& name : names) lines += name + "\n";
+  WEFT_ASSIGN_OR_RETURN(lines, BroadcastText(group, lines));
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = lines.find('\n', begin);
+    all.push_back(lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
 }
 
 /// What rank 0 has, to all. Not all state is on the device: some the host alone computes with.
@@ -192,13 +224,14 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(Json json, ParseJson(counters));
     WEFT_ASSIGN_OR_RETURN(start.counters, FromJson<engine::TrainCounters>(json));
     WEFT_ASSIGN_OR_RETURN(start.base_fingerprint, BroadcastText(group, start.base_fingerprint));
+    WEFT_ASSIGN_OR_RETURN(start.base_tensors, BroadcastNames(group, start.base_tensors));
     for (const NamedTensor& tensor : trainer.StateTensors()) {
       if (IsOwn(tensor)) continue;
       WEFT_RETURN_IF_ERROR(BroadcastTensor(group, model.parameters().stream(), tensor.view));
     }
     if (group.rank() > 0 && !start.checkpoint_path.empty()) {
       WEFT_RETURN_IF_ERROR(
-          LoadParts(env, start.checkpoint_path, trainer, model.parameters().stream()));
+          LoadParts(env, start.checkpoint_path, spec.job.model.import_path, model, trainer));
     }
   }
   WEFT_RETURN_IF_ERROR(trainer.Restored(start.counters));

@@ -17,8 +17,9 @@ namespace weft::trainer {
 /// Where an attempt goes on.
 struct StartPoint {
   engine::TrainCounters counters;
-  std::string checkpoint_path;        ///< Empty for a fresh start.
-  std::string base_fingerprint;       ///< As in CheckpointManifest.
+  std::string checkpoint_path;   ///< Empty for a fresh start.
+  std::string base_fingerprint;  ///< As in CheckpointManifest, as the next.
+  std::vector<std::string> base_tensors;
   bool grown = false;                 ///< A fresh start from the weights of a phase before.
   std::optional<double> loss_before;  ///< Of that phase, its validation loss. Rank 0 only.
   double fit_flops = 0;               ///< See GrowthLosses. Rank 0 only.
@@ -29,7 +30,8 @@ struct StartPoint {
 /// Gives all ranks the state to start from: rank 0 loads the newest sound checkpoint of the run, or
 /// else weights grown from a phase before, or the imported ones, or else leaves the fresh ones, and
 /// broadcasts. `data_fingerprint` is what this attempt trains on: kInvalid when the checkpoint is
-/// of other data or another model.
+/// of other data or another model, or of a frozen network that is no longer in model.import_path
+/// (ReadBase).
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
                                 const std::string& data_fingerprint, engine::Model& model,
                                 engine::Trainer& trainer, engine::Collective& group);

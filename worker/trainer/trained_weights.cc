@@ -12,16 +12,19 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
 #include "worker/engine/tensor/transfer.h"
+#include "worker/trainer/base_weights.h"
 
 namespace weft::trainer {
 namespace {
 
 using engine::NamedTensor;
 
-/// All parameters, by their names in the checkpoint.
-std::vector<NamedTensor> Named(const engine::ParameterSet& parameters,
+/// All parameters that the files of the checkpoint have, by their names there.
+std::vector<NamedTensor> Named(const engine::CheckpointManifest& manifest,
+                               const engine::ParameterSet& parameters,
                                const std::map<std::string, std::string>& names) {
   std::vector<NamedTensor> tensors = parameters.NamedValues();
+  EraseBase(manifest.base_tensors, parameters, tensors);
   for (NamedTensor& tensor : tensors) {
     const auto other = names.find(tensor.name);
     if (other != names.end()) tensor.name = other->second;
@@ -136,9 +139,13 @@ Status TrainedTensors::Load(const std::vector<NamedTensor>& targets, const Strea
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
                           engine::ParameterSet& parameters,
-                          const std::map<std::string, std::string>& names) {
+                          const std::map<std::string, std::string>& names, LeftOutBase base) {
+  if (base == LeftOutBase::kRead) {
+    const ModelSpec& model = manifest.job.model;
+    WEFT_RETURN_IF_ERROR(ReadBase(env, folder, manifest, model.import_path, model, parameters));
+  }
   WEFT_ASSIGN_OR_RETURN(const TrainedTensors tensors, TrainedTensors::Open(env, folder, manifest));
-  WEFT_RETURN_IF_ERROR(tensors.Load(Named(parameters, names), parameters.stream()));
+  WEFT_RETURN_IF_ERROR(tensors.Load(Named(manifest, parameters, names), parameters.stream()));
   engine::Allocator allocator;
   engine::Context context;
   context.allocator = &allocator;

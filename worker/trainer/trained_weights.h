@@ -52,15 +52,21 @@ class TrainedTensors {
   std::optional<ExportedMask> mask_;  ///< That weights are under.
 };
 
+/// What happens to the frozen network that a checkpoint leaves out.
+enum class LeftOutBase : uint8_t {
+  kRead,   ///< It is read from its folder.
+  kLeave,  ///< Its parameters stay as they are: for those who need what was trained alone.
+};
+
 /// Fills `parameters` with what the training of a checkpoint has come to: the averaged weights
 /// where its job averages them and there were updates enough, the initial weights where it searches
 /// for a ticket (LoadTicket), otherwise the weights themselves. `names`: of some of them the names
-/// in the checkpoint, where they are others there.
-/// Errors as TrainedTensors.
+/// in the checkpoint, where they are others there. Errors as TrainedTensors and ReadBase.
 Status LoadTrainedWeights(Env& env, const std::string& folder,
                           const engine::CheckpointManifest& manifest,
                           engine::ParameterSet& parameters,
-                          const std::map<std::string, std::string>& names = {});
+                          const std::map<std::string, std::string>& names = {},
+                          LeftOutBase base = LeftOutBase::kRead);
 
 /// What the checkpoint of a training of several jobs together (TechniqueCost::JointJobs) calls the
 /// parameters that job `part` would have by itself, where it has others.

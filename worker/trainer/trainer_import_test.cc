@@ -3,7 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "common/formats/huggingface.h"
+#include "common/formats/safetensors.h"
+#include "worker/engine/checkpoint/manifest.h"
 #include "worker/trainer/testing/trainer_process.h"
 
 namespace weft::trainer {
@@ -113,6 +117,52 @@ TEST_F(TrainerImportTest, ALaterAttemptResumesAndImportsNothing) {
   spec.epoch = 2;
   ASSERT_EQ(Start(spec)->Wait(), kExitDone);
   EXPECT_EQ(Curve(spec), Curve(undisturbed));
+}
+
+TEST_F(TrainerImportTest, SnapshotsLeaveOutTheFrozenNetworkOfTheFolder) {
+  const auto pair = [&](const std::string& name) {
+    AttemptSpec spec = Import(name, folder_);
+    spec.job.model.peft.method = "lora";
+    spec.job.model.peft.target_modules = {"all-linear"};
+    spec.job.train.steps = 5;
+    spec.job.checkpoint.every_steps = 0;
+    spec.job.checkpoint.keep_last = 100;
+    spec.world_size = 2;
+    spec.plan.mesh.data = 2;
+    spec.plan.zero_stage = spec.job.resources.zero_stage = 1;
+    spec.plan.accumulation_steps = 1;
+    spec.plan.rank_workers = {"a", "b"};
+    return spec;
+  };
+  const auto run = [&](AttemptSpec spec, const std::string& crash) {
+    std::vector<std::unique_ptr<Rank>> ranks;
+    for (spec.rank = 0; spec.rank < 2; ++spec.rank) {
+      const std::string memory = root_ + "/memory-" + spec.job_id + std::to_string(spec.rank);
+      std::filesystem::create_directories(memory);
+      if (spec.job.checkpoint.peer_every_steps > 0) spec.memory_dir = memory;
+      ranks.push_back(Start(spec, spec.rank == 1 ? crash : ""));
+    }
+    EXPECT_EQ(ranks[0]->Wait(), crash.empty() ? kExitDone : kExitRetry);
+    EXPECT_EQ(ranks[1]->Wait(), crash.empty() ? kExitDone : -SIGKILL);
+  };
+  const AttemptSpec undisturbed = pair("undisturbed");
+  run(undisturbed, "");
+  AttemptSpec spec = pair("killed");
+  spec.job.checkpoint.peer_every_steps = 1;
+  run(spec, "trainer.before_step=crash@4");
+  std::filesystem::remove_all(root_ + "/memory-" + spec.job_id + "1");
+  spec.epoch = 2;
+  run(spec, "");
+  EXPECT_EQ(Curve(spec), Curve(undisturbed));
+  const auto manifest = engine::ReadManifest(env_, engine::CheckpointPath(spec.run_dir, 3));
+  ASSERT_TRUE(manifest.ok()) << manifest.status().message();
+  EXPECT_THAT(manifest->base_tensors, testing::Contains("transformer.wte.weight"));
+  for (const engine::CheckpointFile& file : manifest->files) {
+    const std::string path = JoinPath(engine::CheckpointPath(spec.run_dir, 3), file.name);
+    const auto tensors = SafetensorsFile::Open(env_, path);
+    ASSERT_TRUE(tensors.ok()) << tensors.status().message();
+    EXPECT_EQ(tensors->Find("transformer.wte.weight"), nullptr) << path;
+  }
 }
 
 TEST_F(TrainerImportTest, WeightsThatCannotBeReadAreRefusedBeforeTheDataArePrepared) {

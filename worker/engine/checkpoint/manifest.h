@@ -57,6 +57,7 @@ struct CheckpointManifest {
   RoundState rounds;
   std::string data_fingerprint;
   std::string base_fingerprint;
+  std::vector<std::string> base_tensors;
   int64_t seed = 0;
   int64_t world_size = 1;
   double created_at = 0;
@@ -105,6 +106,10 @@ struct CheckpointManifest {
                 "or that of model.import_path, where parts of it are frozen; empty: none is, or it "
                 "is not known."),
           self.base_fingerprint);
+    visit(Field("base_tensors",
+                "Frozen parameters that the files leave out: their values are those in the folder "
+                "job.model.import_path, whose hash is base_fingerprint."),
+          self.base_tensors);
     visit(Field("seed", "Seed of all random numbers: they depend on it and the step alone."),
           self.seed);
     visit(Field("world_size", "Ranks of the attempt.").Range(1, 1 << 20), self.world_size);

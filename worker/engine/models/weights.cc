@@ -1,6 +1,8 @@
 #include "worker/engine/models/weights.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -104,6 +106,83 @@ Result<std::vector<float>> MergedValue(Model& model, int64_t index) {
   return products.Merged(info, values, tensors);
 }
 
+/// Fills parameters from a Hugging Face folder. Weights of another type, on a device, or wanted
+/// only in part, pass through floats, one at a time: cut, rounded and brought there when the next
+/// is asked for. So do those that layers have other tensors for.
+class FolderReader {
+ public:
+  /// `products`: makes the tensors that layers have in place of weights; null: none has any.
+  FolderReader(ParameterSet& parameters, const ProductsFactory* products)
+      : parameters_(parameters), products_(products) {}
+
+  /// Fills these parameters alone.
+  void Want(const std::vector<std::string>& names) { wanted_.emplace(names.begin(), names.end()); }
+
+  /// Errors as ImportModel.
+  Status Read(Env& env, const std::string& folder, const ModelSpec& model, HeadWeights head) {
+    const auto buffer = [this](const HuggingFaceTensor& tensor) { return Buffer(tensor); };
+    WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model, buffer, head));
+    return SetWaiting();
+  }
+
+ private:
+  /// The parameter of a tensor, or the first of those in place of it; -1: it is another rank's, or
+  /// not wanted.
+  Result<int64_t> IndexOf(const std::string& name) const {
+    if (wanted_ && !wanted_->contains(name)) return int64_t{-1};
+    const int64_t first = FirstInPlaceOf(parameters_, name);
+    if (first >= 0) return first;
+    const Result<int64_t> found = parameters_.Find(name);
+    if (!found.ok() && !parameters_.of_stage()) return found.status();
+    return found.ok() ? *found : int64_t{-1};
+  }
+
+  /// See WeightBuffer.
+  Result<std::span<float>> Buffer(const HuggingFaceTensor& tensor) {
+    WEFT_RETURN_IF_ERROR(SetWaiting());
+    size_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
+    WEFT_ASSIGN_OR_RETURN(const int64_t index, IndexOf(tensor.parameter));
+    // What is not for here is read and forgotten.
+    if (index >= 0) {
+      const Parameter& parameter = parameters_[index];
+      if (parameter.in_place_of.empty()) {
+        count = static_cast<size_t>(parameter.logical_shape().Elements());
+        const TensorView view = parameters_.held_value(index).view;
+        if (parameters_.file() == nullptr && view.dtype == DType::kF32 &&
+            view.device.type == DeviceType::kCpu && parameter.shard.whole() &&
+            !parameters_.values_sharded()) {
+          return std::span(view.As<float>(), Count(view));
+        }
+      }
+      waiting_ = index;
+    }
+    floats_.resize(count);
+    return std::span(floats_);
+  }
+
+  Status SetWaiting() {
+    if (waiting_ < 0) return OkStatus();
+    const int64_t index = std::exchange(waiting_, -1);
+    if (parameters_[index].in_place_of.empty()) {
+      return SetWholeValue(parameters_, index, std::move(floats_));
+    }
+    std::vector<std::vector<float>> tensors =
+        products_->TensorsNearest(WeightOf(parameters_, index), floats_);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      WEFT_RETURN_IF_ERROR(
+          SetWholeValue(parameters_, index + static_cast<int64_t>(i), std::move(tensors[i])));
+    }
+    return OkStatus();
+  }
+
+  ParameterSet& parameters_;
+  const ProductsFactory* products_;
+  std::optional<std::set<std::string>> wanted_;  ///< None: all.
+  std::vector<float> floats_;
+  int64_t waiting_ = -1;  ///< What floats_ are for: a parameter, or the first in place of a weight.
+};
+
 /// kInvalid where not all weights are here.
 Status CheckWhole(const ParameterSet& parameters) {
   if (parameters.sharded() || parameters.values_sharded() || parameters.of_stage()) {
@@ -121,57 +200,20 @@ Status CheckWhole(const ParameterSet& parameters) {
 
 Status ImportWeights(Env& env, const std::string& folder, Model& model, HeadWeights head) {
   ParameterSet& parameters = model.parameters();
-  // Weights of another type, on a device, or wanted only in part, pass through floats,
-  // one at a time: cut, rounded and brought there when the next is asked for. So do those that
-  // layers have other tensors for.
-  std::vector<float> floats;
-  int64_t waiting = -1;  // the parameter that they are for, or the first of those tensors
-  const auto set_waiting = [&]() -> Status {
-    if (waiting < 0) return OkStatus();
-    const int64_t index = std::exchange(waiting, -1);
-    if (parameters[index].in_place_of.empty()) {
-      return SetWholeValue(parameters, index, std::move(floats));
-    }
-    std::vector<std::vector<float>> tensors =
-        model.block_products()->TensorsNearest(WeightOf(parameters, index), floats);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      WEFT_RETURN_IF_ERROR(
-          SetWholeValue(parameters, index + static_cast<int64_t>(i), std::move(tensors[i])));
-    }
-    return OkStatus();
-  };
-  const auto buffer = [&](const HuggingFaceTensor& tensor) -> Result<std::span<float>> {
-    WEFT_RETURN_IF_ERROR(set_waiting());
-    size_t count = 1;
-    for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
-    int64_t index = FirstInPlaceOf(parameters, tensor.parameter);
-    if (index < 0) {
-      const Result<int64_t> found = parameters.Find(tensor.parameter);
-      // Another rank's is read and forgotten.
-      if (!found.ok() && !parameters.of_stage()) return found.status();
-      index = found.ok() ? *found : -1;
-    }
-    if (index >= 0) {
-      const Parameter& parameter = parameters[index];
-      if (parameter.in_place_of.empty()) {
-        count = static_cast<size_t>(parameter.logical_shape().Elements());
-        const TensorView view = parameters.held_value(index).view;
-        if (parameters.file() == nullptr && view.dtype == DType::kF32 &&
-            view.device.type == DeviceType::kCpu && parameter.shard.whole() &&
-            !parameters.values_sharded()) {
-          return std::span(view.As<float>(), Count(view));
-        }
-      }
-      waiting = index;
-    }
-    floats.resize(count);
-    return std::span(floats);
-  };
-  WEFT_RETURN_IF_ERROR(ImportModel(env, folder, model.spec(), buffer, head));
-  WEFT_RETURN_IF_ERROR(set_waiting());
+  FolderReader reader(parameters, model.block_products());
+  WEFT_RETURN_IF_ERROR(reader.Read(env, folder, model.spec(), head));
   Context context;
   context.stream = parameters.stream();
   return parameters.OnValues(context, ValuesFrom::kImported);
+}
+
+Status ImportBase(Env& env, const std::string& folder, const ModelSpec& model,
+                  const std::vector<std::string>& names, ParameterSet& parameters) {
+  WEFT_ASSIGN_OR_RETURN(const ImportedHead head, ReadHead(env, folder));
+  FolderReader reader(parameters, nullptr);
+  reader.Want(names);
+  return reader.Read(env, folder, model,
+                     HasHead(head, model) ? HeadWeights::kFromFile : HeadWeights::kLeaveAsTheyAre);
 }
 
 Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model) {

@@ -15,6 +15,13 @@ namespace weft::engine {
 Status ImportWeights(Env& env, const std::string& folder, Model& model,
                      HeadWeights head = HeadWeights::kFromFile);
 
+/// Loads only the parameters `names` from a Hugging Face folder: the frozen network that a
+/// checkpoint of `model` leaves out (BaseTensors). Of sharded ones this rank's shard, as
+/// ImportWeights loads it; what another rank has is passed over. Calls no hooks of the parameters:
+/// what is trained comes from the checkpoint. Errors as ReadHead and ImportModel.
+Status ImportBase(Env& env, const std::string& folder, const ModelSpec& model,
+                  const std::vector<std::string>& names, ParameterSet& parameters);
+
 /// Loads the adapter of a folder of Hugging Face's peft library into `model`, whose spec has what
 /// ReadAdapterConfig says; of sharded tensors this rank's shard. Errors as ImportAdapter.
 Status ImportAdapterWeights(Env& env, const std::string& folder, Model& model);

@@ -465,6 +465,10 @@ class PeftCost : public TechniqueCost {
     if (parameter.adapter != AdapterSide::kNone) return parameter.replicated;
     return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);
   }
+  // Their weights keep what the factors leave.
+  bool ChangesFrozenWeights(const ModelSpec& model) const override {
+    return DecomposesWeights(model.peft);
+  }
 
   ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer,
                                      int64_t columns) const override {
