@@ -96,9 +96,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       held_.Take(queue, amount);
       outlook_.releases.Add(seconds, *job.job.plan, job.id);
       const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
-      active_.push_back(
-          {&job, turn, seconds,
-           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.scale_up.restart)});
+      active_.push_back({&job, turn, seconds, LostSeconds(job, snapshot.rules.scale_up.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, next);
       outlook_.releases.Add(seconds, *job.next_plan, job.id);

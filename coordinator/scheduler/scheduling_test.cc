@@ -85,6 +85,19 @@ TEST(Scheduling, APriorityDisplacesThoseThatLoseLeast) {
   EXPECT_THAT(Victims(s.Decide()), IsEmpty());
 }
 
+TEST(Scheduling, WhatAPreemptionLosesCountsOnEachGpu) {
+  GpuSituation s(2);
+  s.Run("wide", 8, 1000).unsaved_seconds = 9;
+  for (int i = 0; i < 8; ++i) {
+    s.Run("narrow-" + std::to_string(i), 1, 1000).unsaved_seconds = 10 + i;
+  }
+  s.Wait("urgent", 1, 100).priority = 1;
+  EXPECT_THAT(Victims(s.Decide()), ElementsAre("narrow-0")) << "the wide one loses it eight times";
+  s.snapshot.queue.clear();
+  s.Wait("urgent", 8, 100).priority = 1;
+  EXPECT_THAT(Victims(s.Decide()), ElementsAre("wide")) << "eight narrow ones lose more together";
+}
+
 TEST(Scheduling, NobodyIsDisplacedInVain) {
   GpuSituation s(1);
   s.Run("low", 4, 1000);

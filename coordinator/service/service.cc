@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/spec/phases.h"
 #include "common/text.h"
+#include "coordinator/scheduler/preemption.h"
 
 namespace weft::coordinator {
 namespace {
@@ -440,7 +441,8 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   }
   if (job.state == JobState::kRecovering && job.reason == Reason::kPreempted) {
     const Plan& plan = live.current.attempt->plan;
-    metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
+    const double lost = LostSeconds(AsActive(job.id, live, plan), options_.scale_up.restart);
+    metrics_.JobPreempted(job.queue, OnDevices(plan), lost * static_cast<double>(ComputeOf(plan)));
   }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, ToSeconds(clock_.Monotonic() - *live.interrupted_at));

@@ -135,6 +135,8 @@ TEST_F(ServiceQueuesTest, ACoordinatorThatRestartsFinishesThePauseAndKeepsIt) {
 TEST_F(ServiceQueuesTest, AJobOfHigherPriorityDisplacesOneThatGoesOnLater) {
   Link a = Attach("a");
   const std::string low = SubmitPlain();
+  ASSERT_TRUE(a->Saw("start " + low + " 1"));
+  clock_.Advance(seconds(3));
   Train(a, low);
   const std::string high = SubmitAs([](SchedulingSpec& s) { s.priority = 10; });
   Stopped(a, low);
@@ -143,6 +145,9 @@ TEST_F(ServiceQueuesTest, AJobOfHigherPriorityDisplacesOneThatGoesOnLater) {
   EXPECT_THAT(service_->Get(low)->attempts[0].message,
               AllOf(HasSubstr(high), HasSubstr("priority 10")));
   EXPECT_EQ(service_->Get(low)->job.state, JobState::kQueued);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_preempted_work_device_seconds_total{kind="
+                                         "\"core\",queue=\"default\"} 6\n"))
+      << "its one core starts again, and saves in about that time";
   Finish(a, high);
   Train(a, low, 2);
   EXPECT_EQ(service_->Get(low)->job.budget_from, 1) << "it does not count against its attempts";
