@@ -38,7 +38,7 @@ class Metrics {
   void QueueWaited(const std::string& queue, double seconds);
   /// |predicted - actual start| of a job that waited.
   void QueueEtaError(const std::string& queue, double seconds);
-  /// A job of `queue` stops for another one, and loses so many seconds times GPUs (`on_gpus`) or
+  /// A job of `queue` stops for another one, and loses that work: seconds times GPUs (`on_gpus`) or
   /// cores.
   void JobPreempted(const std::string& queue, bool on_gpus, double lost_device_seconds);
   /// `queues` are all of them.

@@ -64,6 +64,7 @@ Service::~Service() {
 Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
+  WEFT_RETURN_IF_ERROR(LoadPredictionError());
   WEFT_RETURN_IF_ERROR(LoadLinks());
   WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
   WEFT_RETURN_IF_ERROR(LoadSuspicions());
