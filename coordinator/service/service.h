@@ -229,6 +229,12 @@ class Service {
     LinkOrder order;                       ///< With the port as soon as it is known.
   };
 
+  /// What plans use between machines of one kind.
+  struct NetworkRate {
+    double bytes_per_second = 0;
+    double latency_seconds = 0;
+  };
+
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
 
   // service.cc: jobs and their changes. On the loop.
@@ -524,7 +530,7 @@ class Service {
   std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
   SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
   ReliabilityRecord reliability_;
-  std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
+  std::map<std::string, NetworkRate> network_rates_;  ///< By kind of machine.
   bool rates_pending_ = false;
   Duration next_rates_{0};  ///< Not before.
   DecisionLog decision_log_;
