@@ -149,6 +149,7 @@ struct WorkerProfile {
   double copy_bytes_per_second = 0;
   double loopback_bytes_per_second = 0;
   double network_bytes_per_second = 0;
+  double network_latency_seconds = 0;
   double between_racks_bytes_per_second = 0;
   double between_racks_latency_seconds = 0;
   double disk_write_bytes_per_second = 0;
@@ -189,6 +190,12 @@ struct WorkerProfile {
                 "and taken to be as fast as loopback.")
               .Unit("bytes/s"),
           self.network_bytes_per_second);
+    visit(Field("network_latency_seconds",
+                "How much longer a message to another machine takes than one to itself; 0: not "
+                "known, and taken to be no longer.")
+              .Unit("seconds")
+              .Range(0, 60),
+          self.network_latency_seconds);
     visit(Field("between_racks_bytes_per_second",
                 "To machines of other racks, one direction, all ranks of this one together; 0: as "
                 "to those of its own.")

@@ -191,9 +191,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::UpdateJob(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* CoordinatorApi::ExplainJob(grpc::CallbackServerContext* context,
                                                      const v1::ExplainJobRequest* request,
                                                      v1::ExplainJobResponse* response) {
-  const Result<JobExplanation> explained = service_.Explain(request->id());
-  if (explained.ok()) *response = ToMessage(*explained);
-  return Finish(calls_.ReactorOf(context), "ExplainJob", explained.status());
+  auto* reactor = calls_.ReactorOf(context);
+  service_.Explain(request->id(),
+                   [this, reactor, response](const Result<JobExplanation>& explained) {
+                     if (explained.ok()) *response = ToMessage(*explained);
+                     Finish(reactor, "ExplainJob", explained.status());
+                   });
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListQueues(grpc::CallbackServerContext* context,

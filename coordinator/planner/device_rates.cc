@@ -113,13 +113,13 @@ double DeviceRates::NetworkBytesPerSecond(const RankPlace& place) const {
 }
 
 double DeviceRates::GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const {
-  return group.within_worker() ? 0 : RackLatencySeconds(place);
+  return group.within_worker() ? 0 : NetworkLatencySeconds(place);
 }
 
 Wire DeviceRates::PointToPoint(const RankPlace& place, bool within_worker) const {
   const double latency = model_.stack().latency_seconds;
   if (within_worker) return {link_bytes_per_second_, latency};
-  return {NetworkBytesPerSecond(place), latency + RackLatencySeconds(place)};
+  return {NetworkBytesPerSecond(place), latency + NetworkLatencySeconds(place)};
 }
 
 // An all-gather or a reduce-scatter takes half of what an all-reduce takes.

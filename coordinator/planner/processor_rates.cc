@@ -206,7 +206,7 @@ Wire ProcessorRates::PointToPoint(const RankPlace& place, bool within_worker) co
   const double link = LinkBytesPerSecond(within_worker);
   const double message = worker_.calibration.message_seconds * turns;
   if (within_worker) return {link / turns, message};
-  return {BetweenWorkers(place, link) / turns, message + RackLatencySeconds(place)};
+  return {BetweenWorkers(place, link) / turns, message + NetworkLatencySeconds(place)};
 }
 
 double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup& group,

@@ -41,8 +41,9 @@ double StepRates::BetweenWorkers(const RankPlace& place, double bytes_per_second
                                                 : bytes_per_second;
 }
 
-double StepRates::RackLatencySeconds(const RankPlace& place) const {
-  return place.spans_racks ? worker_.between_racks_latency_seconds : 0;
+double StepRates::NetworkLatencySeconds(const RankPlace& place) const {
+  return worker_.network_latency_seconds +
+         (place.spans_racks ? worker_.between_racks_latency_seconds : 0);
 }
 
 std::unique_ptr<const StepRates> MakeStepRates(const WorkerProfile& worker, DType products,

@@ -204,8 +204,8 @@ class StepRates {
   /// What is left of a rate between workers where ranks span racks and have a share `share` of what
   /// the worker sends.
   double BetweenWorkers(const RankPlace& place, double bytes_per_second, double share = 1) const;
-  /// How much longer messages between workers take where ranks span racks.
-  double RackLatencySeconds(const RankPlace& place) const;
+  /// How much longer messages between workers take than those within one.
+  double NetworkLatencySeconds(const RankPlace& place) const;
 
   const WorkerProfile& worker_;
   const DType products_;

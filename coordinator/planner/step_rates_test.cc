@@ -46,6 +46,25 @@ TEST(StepRates, TakesTheNetworkForWhatLiesBetweenMachines) {
   EXPECT_EQ(MakeStepRates(gpus, DType::kBF16, true)->LinkBytesPerSecond(false), 25e9);
 }
 
+TEST(StepRates, MessagesTakeLongerBetweenMachines) {
+  WorkerProfile near = GpuWorker("g", 2, kGiB), far = near;
+  far.network_latency_seconds = 2e-3;
+  const RankPlace place{.threads = 1, .ranks_on_worker = 2};
+  const RankGroup within{.ranks = 2, .on_worker = 2}, across{.ranks = 4, .on_worker = 2};
+  for (const bool on_devices : {false, true}) {
+    const auto fast = MakeStepRates(near, DType::kBF16, on_devices);
+    const auto slow = MakeStepRates(far, DType::kBF16, on_devices);
+    EXPECT_DOUBLE_EQ(slow->PointToPoint(place, false).message_seconds,
+                     fast->PointToPoint(place, false).message_seconds + 2e-3);
+    EXPECT_EQ(slow->PointToPoint(place, true).message_seconds,
+              fast->PointToPoint(place, true).message_seconds);
+    EXPECT_GT(slow->AllReduceSeconds(place, across, 1, 100),
+              0.2 + fast->AllReduceSeconds(place, across, 1, 100));
+    EXPECT_EQ(slow->AllReduceSeconds(place, within, 1, 100),
+              fast->AllReduceSeconds(place, within, 1, 100));
+  }
+}
+
 TEST(StepRates, MessagesAreSlowerWhereRanksSpanRacks) {
   WorkerProfile worker = GpuWorker("g", 2, kGiB);
   worker.network_bytes_per_second = 1e9;

@@ -28,8 +28,9 @@ bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
     return std::tie(worker.device, worker.cpu_model, worker.isa, worker.cores, worker.memory_bytes,
                     worker.memory_limit_bytes, worker.gemm, worker.copy_bytes_per_second,
                     worker.loopback_bytes_per_second, worker.network_bytes_per_second,
-                    worker.between_racks_bytes_per_second, worker.between_racks_latency_seconds,
-                    worker.disk_write_bytes_per_second, worker.processors, worker.calibration);
+                    worker.network_latency_seconds, worker.between_racks_bytes_per_second,
+                    worker.between_racks_latency_seconds, worker.disk_write_bytes_per_second,
+                    worker.processors, worker.calibration);
   };
   const auto of_device = [](const DeviceSpec& d) {
     return std::tie(d.device, d.index, d.name, d.compute_capability, d.driver, d.memory_bytes,

@@ -42,7 +42,7 @@ bool IsUsable(const WorkerProfile& worker, int64_t device) {
 bool SameHardware(const WorkerProfile& a, const WorkerProfile& b) {
   const auto machine = [](const WorkerProfile& worker) {
     return std::tie(worker.device, worker.cpu_model, worker.isa, worker.cores, worker.processors,
-                    worker.network_bytes_per_second);
+                    worker.network_bytes_per_second, worker.network_latency_seconds);
   };
   return machine(a) == machine(b) &&
          std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(),

@@ -1,5 +1,6 @@
 #include "coordinator/scheduler/decision_record.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/spec/spec_json.h"
@@ -17,7 +18,8 @@ Json RulesToJson(const SchedulerRules& rules) {
   return Json::array({rules.age_factor, rules.preempt_factor, rules.protected_seconds,
                       rules.most_preemptions, rules.prediction_error, rules.share_exponent,
                       scale_up.after_seconds, scale_up.least_gain, scale_up.most_doublings,
-                      scale_up.restart.least_payback, scale_up.restart.assumed_start_seconds});
+                      scale_up.restart.least_payback, scale_up.restart.assumed_start_seconds,
+                      rules.spare_workers});
 }
 
 SchedulerRules RulesFromJson(const Json& json) {
@@ -33,6 +35,8 @@ SchedulerRules RulesFromJson(const Json& json) {
   rules.scale_up.most_doublings = json.at(8);
   rules.scale_up.restart.least_payback = json.at(9);
   rules.scale_up.restart.assumed_start_seconds = json.at(10);
+  // Records of earlier versions have none: what they saw was already without spares.
+  if (json.size() > 11) rules.spare_workers = json.at(11);
   return rules;
 }
 
@@ -72,8 +76,29 @@ Json PlaceOf(const Plan& plan) {
       {plan.rank_workers, plan.rank_devices, plan.threads_per_rank, plan.prediction.step_seconds});
 }
 
-/// What a pass decided, as it is compared.
-Json DecisionsToJson(const SchedulerDecisions& decisions) {
+/// Jobs that must not start yet, which decide nothing: the first of a pass say enough.
+constexpr size_t kMostHeld = 500;
+
+Json HeldToJson(const std::vector<HeldJob>& held) {
+  Json json = Json::array();
+  for (const HeldJob& job : held) {
+    if (json.size() == kMostHeld) break;
+    json.push_back({job.id, job.why, job.blocked_by});
+  }
+  return json;
+}
+
+std::vector<HeldJob> HeldFromJson(const Json& json) {
+  std::vector<HeldJob> held;
+  for (const Json& row : json) {
+    held.push_back({row.at(0).get<std::string>(), row.at(1).get<std::string>(),
+                    row.at(2).get<std::vector<std::string>>()});
+  }
+  return held;
+}
+
+/// What a pass decided, as it is compared, without its last `left_out` waits.
+Json DecisionsToJson(const SchedulerDecisions& decisions, size_t left_out = 0) {
   Json starts = Json::array(), preemptions = Json::array(), resizes = Json::array(),
        waits = Json::array();
   for (const StartDecision& start : decisions.starts) {
@@ -86,7 +111,8 @@ Json DecisionsToJson(const SchedulerDecisions& decisions) {
     resizes.push_back(
         {resize.job_id, resize.for_job, PlaceOf(resize.change.plan), resize.change.why});
   }
-  for (const WaitDecision& wait : decisions.waits) {
+  for (size_t i = 0; i + left_out < decisions.waits.size(); ++i) {
+    const WaitDecision& wait = decisions.waits[i];
     waits.push_back({wait.job_id, Name(wait.reason), wait.message, OrNull(wait.start_in_seconds)});
   }
   return {{"starts", starts}, {"preemptions", preemptions}, {"resizes", resizes}, {"waits", waits}};
@@ -163,9 +189,10 @@ Json PassWriter::Queued(const QueuedJob& job, Json& added) {
                           job.infeasible_reason != nullptr ? Json(*job.infeasible_reason) : Json(),
                           job.queue, job.priority, job.submitted_at, job.steps_left,
                           job.step_seconds, job.preemptions, job.promised});
-  if (job.size) {
-    row.push_back({job.size->amount.gpus, job.size->amount.cores, job.size->step_seconds});
-  }
+  row.push_back(job.size
+                    ? Json{job.size->amount.gpus, job.size->amount.cores, job.size->step_seconds}
+                    : Json());
+  row.push_back(job.recovers);
   return row;
 }
 
@@ -211,6 +238,8 @@ std::string PassWriter::Write(const SchedulerSnapshot& snapshot, const PlanAnswe
       plans.push_back({static_cast<int>(answer.status().code()), answer.status().message()});
     }
   }
+  const size_t held = snapshot.held.size();
+  const size_t held_left_out = held - std::min(held, kMostHeld);
   const int64_t cluster = Intern(ToJson(snapshot.cluster).dump(), added);
   return Json{{"now", snapshot.now},
               {"cluster", cluster},
@@ -220,9 +249,10 @@ std::string PassWriter::Write(const SchedulerSnapshot& snapshot, const PlanAnswe
               {"free", FreeToJson(snapshot.free)},
               {"links", Intern(LinksToJson(snapshot.links).dump(), added)},
               {"queue", queue},
+              {"held", HeldToJson(snapshot.held)},
               {"active", active},
               {"plans", plans},
-              {"decisions", DecisionsToJson(decisions)},
+              {"decisions", DecisionsToJson(decisions, held_left_out)},
               {"added", added}}
       .dump();
 }
@@ -253,6 +283,8 @@ Status PassReplay::Run(std::string_view line) {
     snapshot.free = FreeFromJson(pass.at("free"));
     // Records of versions that knew no links have none.
     if (pass.contains("links")) snapshot.links = LinksFromJson(texts_.at(pass.at("links")));
+    // Nor have older ones the jobs that were held back.
+    if (pass.contains("held")) snapshot.held = HeldFromJson(pass.at("held"));
     snapshot.new_workers = pass.at("new_workers").get<std::set<std::string>>();
     WEFT_ASSIGN_OR_RETURN(snapshot.cluster,
                           FromJson<ClusterProfile>(texts_.at(pass.at("cluster"))));
@@ -293,10 +325,11 @@ Status PassReplay::Run(std::string_view line) {
       job.step_seconds = row.at(13);
       job.preemptions = row.at(14);
       job.promised = row.at(15);
-      if (row.size() > 16) {
+      if (row.size() > 16 && !row.at(16).is_null()) {
         const Json& size = row.at(16);
         job.size = JobSize{{size.at(0), size.at(1)}, size.at(2)};
       }
+      if (row.size() > 17) job.recovers = row.at(17);
     }
     for (const Json& row : pass.at("active")) {
       ActiveJob& job = snapshot.active.emplace_back();

@@ -91,6 +91,47 @@ TEST(DecisionRecord, HoldsTheLinksThatPlacementFollowed) {
   EXPECT_THAT(ReplayDecisions(pass.dump() + "\n").message(), HasSubstr("pass 1: starts[0]"));
 }
 
+TEST(DecisionRecord, HoldsSparesAndTheFirstJobsThatWereHeldBack) {
+  GpuSituation s(2);
+  s.snapshot.rules.spare_workers = 1;
+  s.Wait("new", 8, 100);
+  QueuedJob& again = s.Wait("again", 8, 1000);
+  again.last_plan = s.plans.emplace_back(std::make_unique<Plan>(GpuPlan(8))).get();
+  again.recovers = true;
+  for (auto& spec : s.specs) {
+    spec->name = "job";
+    spec->data.train = {"text"};
+  }
+  for (int i = 0; i < 600; ++i) s.snapshot.held.push_back({std::to_string(i), "later", {"new"}});
+  PlanAnswers answers;
+  const SchedulerDecisions decisions = Schedule(s.snapshot, Recording(PlanGpus, answers));
+  ASSERT_EQ(decisions.starts.size(), 1u);
+  EXPECT_EQ(decisions.starts[0].job_id, "again");
+  ASSERT_EQ(decisions.waits.size(), 601u);
+  PassWriter writer;
+  Json pass = Json::parse(writer.Write(s.snapshot, answers, decisions));
+  const Status same = ReplayDecisions(pass.dump() + "\n");
+  EXPECT_TRUE(same.ok()) << same.message();
+  EXPECT_EQ(pass["held"].size(), 500u);
+  EXPECT_EQ(pass["decisions"]["waits"].size(), 501u);
+  pass["rules"][11] = 0;
+  EXPECT_FALSE(ReplayDecisions(pass.dump() + "\n").ok()) << "without spares both start";
+}
+
+TEST(DecisionRecord, ReadsThoseOfVersionsWithoutSparesAndHeldJobs) {
+  const Recorded recorded;
+  PassWriter writer;
+  Json pass = Json::parse(recorded.Line(writer));
+  pass.erase("held");
+  pass["rules"].erase(size_t{11});
+  for (Json& row : pass["queue"]) {
+    row.erase(size_t{17});
+    if (row[16].is_null()) row.erase(size_t{16});
+  }
+  const Status same = ReplayDecisions(pass.dump() + "\n");
+  EXPECT_TRUE(same.ok()) << same.message();
+}
+
 TEST(DecisionRecord, SurvivesDamage) {
   const Recorded recorded;
   PassWriter writer;
@@ -98,7 +139,7 @@ TEST(DecisionRecord, SurvivesDamage) {
   EXPECT_FALSE(ReplayDecisions("nonsense\n").ok());
   EXPECT_EQ(ReplayDecisions("{}\n").code(), StatusCode::kCorrupt);
   for (const char* part :
-       {"queue", "active", "plans", "free", "cluster", "rules", "links", "added"}) {
+       {"queue", "active", "plans", "free", "cluster", "rules", "links", "held", "added"}) {
     Json pass = Json::parse(line);
     pass[part] = "x";
     EXPECT_FALSE(ReplayDecisions(pass.dump() + "\n").ok()) << part;

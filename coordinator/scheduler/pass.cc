@@ -17,16 +17,6 @@ constexpr int kPlansForFree = 16;
 /// Jobs that are looked at closely in one pass though others go first.
 constexpr int kBackfills = 256;
 
-CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& active) {
-  CapacityPool soon = free;
-  for (const ActiveJob& job : active) {
-    if (!job.stopping) continue;
-    soon.Release(*job.job.plan);
-    if (job.next_plan != nullptr) soon.Take(*job.next_plan);
-  }
-  return soon;
-}
-
 /// A power of two, so that plans can be used again while the number changes.
 int64_t PowerOfTwoWithin(int64_t most, int64_t least) {
   const auto positive = static_cast<uint64_t>(std::max<int64_t>(most, 1));
@@ -96,9 +86,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       held_.Take(queue, amount);
       outlook_.releases.Add(seconds, *job.job.plan, job.id);
       const Turn turn = turns_.Of(queue, job.priority, amount, seconds, job.submitted_at);
-      active_.push_back(
-          {&job, turn, seconds,
-           job.unsaved_seconds + RestartSeconds(job.job, snapshot.rules.scale_up.restart)});
+      active_.push_back({&job, turn, seconds, LostSeconds(job, snapshot.rules.scale_up.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, next);
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
@@ -107,13 +95,29 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
   SortByLoss(active_);
 }
 
+CapacityPool SchedulingPass::SoonFree(const CapacityPool& free,
+                                      const std::vector<ActiveJob>& active) {
+  CapacityPool soon = free;
+  for (const ActiveJob& job : active) {
+    if (!job.stopping) continue;
+    soon.Release(*job.job.plan);
+    if (job.next_plan != nullptr) soon.Take(*job.next_plan);
+  }
+  return soon;
+}
+
 SchedulerDecisions SchedulingPass::Run() && {
   forecast_.emplace(outlook_.pool.total(), outlook_.releases.Amounts());
-  decisions_.waits.reserve(snapshot_.queue.size());
+  decisions_.waits.reserve(snapshot_.queue.size() + snapshot_.held.size());
   JobOrder order(snapshot_, turns_, held_);
   ShareAmong(order);
+  if (snapshot_.rules.spare_workers > 0) {
+    StartRecovering(order);
+    LeaveSpares();
+  }
   order.ForEach([&](const RankedJob& ranked) {
-    if (GoesFirst(*ranked.job)) promised_ += LeastOf(ranked);
+    const QueuedJob& job = *ranked.job;
+    if (GoesFirst(job) && !recovered_.contains(&job)) promised_ += LeastOf(ranked);
   });
   for (auto job = snapshot_.queue.rbegin();
        job != snapshot_.queue.rend() && std::ssize(planned_last_) < kPlannedLast; ++job) {
@@ -123,6 +127,7 @@ SchedulerDecisions SchedulingPass::Run() && {
   }
   std::set<std::pair<size_t, bool>> have_their_shares;  // queues, on GPUs and on CPUs
   while (const RankedJob* ranked = order.Next()) {
+    if (recovered_.contains(ranked->job)) continue;
     // Jobs that run have their share before those start for which none is left.
     if (ranked->share.beyond && !GoesFirst(*ranked->job) &&
         have_their_shares.emplace(ranked->turn.queue, ranked->on_devices).second) {
@@ -132,6 +137,14 @@ SchedulerDecisions SchedulingPass::Run() && {
   }
   // Some do not use theirs.
   Grow(2, nullptr);
+  for (const HeldJob& held : snapshot_.held) {
+    WaitDecision& wait = decisions_.waits.emplace_back();
+    wait.job_id = held.id;
+    wait.reason = Reason::kWaitingForJobs;
+    wait.message = held.why;
+    wait.position = std::ssize(decisions_.waits);
+    wait.blocked_by = held.blocked_by;
+  }
   return std::move(decisions_);
 }
 

@@ -31,6 +31,9 @@ class SchedulingPass {
 
   SchedulerDecisions Run() &&;
 
+  /// WouldStartNow of scheduler.h.
+  std::vector<std::string> WouldStartNow() &&;
+
  private:
   /// A job that has its turn.
   struct Candidate {
@@ -54,6 +57,8 @@ class SchedulingPass {
   };
 
   // pass.cc
+  /// `free` with what jobs that stop give back.
+  static CapacityPool SoonFree(const CapacityPool& free, const std::vector<ActiveJob>& active);
   void Consider(const RankedJob& ranked);
   /// A job that goes first takes no more than leaves room for the others that do, unless it needs
   /// more.
@@ -103,6 +108,14 @@ class SchedulingPass {
   void AwaitPlan(const RankedJob& ranked, const Status& status);
   void WaitInfeasible(const Candidate& candidate, const Status& status);
 
+  // pass_recovery.cc
+  /// Starts those that recover and fit, before any job has had a turn.
+  void StartRecovering(JobOrder& order);
+  /// Whether the job starts.
+  bool Recover(const RankedJob& ranked);
+  /// From here on spare workers are not free.
+  void LeaveSpares();
+
   // pass_share.cc
   /// What each job that leaves its ranks open should have of the GPUs, or of the cores.
   void ShareAmong(JobOrder& order);
@@ -121,7 +134,7 @@ class SchedulingPass {
   /// without the plan. False, and nothing changes: it would delay the job with the reservation.
   bool Promise(const Candidate& candidate, const Plan& plan, Outlook outlook);
   /// What would start the job now, for people.
-  void Advise(const Candidate& candidate, const Plan& wanted, WaitDecision& wait) const;
+  std::vector<std::string> Advise(const Candidate& candidate, const Plan& wanted) const;
   /// Jobs that run take what is free, up to `shares` times their share. With `before` those that go
   /// before that job: of its queue and kind of device, and of no lower priority.
   void Grow(int64_t shares, const RankedJob* before);
@@ -135,6 +148,7 @@ class SchedulingPass {
   const PlanFunction& plan_;
   const ComputeAmount total_;
   const TurnRules turns_;
+  std::set<const QueuedJob*> recovered_;     ///< Started by StartRecovering.
   std::set<const QueuedJob*> planned_last_;  ///< Submitted last, and not planned yet.
   const bool has_devices_;                   ///< Some worker has GPUs.
   ComputeAmount promised_;  ///< Least of jobs that go first and have not had their turn.
@@ -155,7 +169,7 @@ class SchedulingPass {
   std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
   std::optional<Forecast> forecast_;
   int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,
-      shrinking_ = 0, advised_ = 0, growing_ = 0;
+      shrinking_ = 0, growing_ = 0;
   SchedulerDecisions decisions_;
 };
 

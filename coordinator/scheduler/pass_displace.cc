@@ -14,8 +14,6 @@ namespace {
 constexpr int kShrinking = 16;
 /// Running jobs that one pass looks for a larger plan for.
 constexpr int kGrowing = 32;
-/// Waiting jobs for which a pass says what would start them.
-constexpr int kAdvised = 16;
 
 /// The ranks of `from` whose GPUs `to` does not have.
 Plan GivenUp(const Plan& from, const Plan& to) {
@@ -133,7 +131,6 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
       reservation_ = ReserveFor(wanted, outlook_);
     }
   }
-  if (advised_++ < kAdvised) Advise(candidate, wanted, decisions_.waits.back());
 }
 
 bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlook outlook) {
@@ -303,15 +300,34 @@ bool SchedulingPass::TakeByPreempting(const Candidate& candidate, const Plan& wa
   return true;
 }
 
-void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
-                            WaitDecision& wait) const {
+std::vector<std::string> SchedulingPass::WouldStartNow() && {
+  JobOrder order(snapshot_, turns_, held_);
+  ShareAmong(order);
+  const RankedJob* ranked = order.Next();
+  if (ranked == nullptr || snapshot_.cluster.workers.empty()) return {};
+  const QueuedJob& job = *ranked->job;
+  if (snapshot_.rules.spare_workers > 0 && !job.recovers) LeaveSpares();
+  Candidate candidate{*ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
+  if (!KeepWithinLimit(candidate)) return {};
+  candidate.beyond_share = {candidate.spec.resources.max_ranks, candidate.most_cores};
+  KeepToShare(candidate);
+  const Result<Plan> wanted = Wanted(candidate);
+  if (!wanted.ok()) return {};
+  if (holding_.LimitedBy(ranked->turn.queue, AmountOf(*wanted)) != nullptr) return {};
+  if (free_.Place(*wanted)) return {"its turn: there is room for it, and others go first"};
+  return Advise(candidate, *wanted);
+}
+
+std::vector<std::string> SchedulingPass::Advise(const Candidate& candidate,
+                                                const Plan& wanted) const {
+  std::vector<std::string> ways;
   const ResourceSpec& resources = candidate.job.spec->resources;
   const ComputeAmount now = free_.total();
   const ComputeAmount need = AmountOf(wanted);
   const int64_t ranks = OnDevices(wanted) ? now.gpus : now.cores / wanted.threads_per_rank;
   if (!Covers(now, need) && resources.ranks > 0 && ranks > 0) {
-    wait.would_start_now.push_back("fewer ranks: resources.ranks of at most " +
-                                   std::to_string(ranks) + ", or 0 to leave it to the planner");
+    ways.push_back("fewer ranks: resources.ranks of at most " + std::to_string(ranks) +
+                   ", or 0 to leave it to the planner");
   }
   // The lowest priority that takes what it needs from others.
   RankedJob urgent = candidate.ranked;
@@ -319,7 +335,7 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
   const std::optional<Displacement> found =
       FindVictims(urgent, wanted, std::numeric_limits<double>::infinity(), active_, outlook_.pool,
                   held_, snapshot_.rules);
-  if (!found) return;
+  if (!found) return ways;
   int64_t priority = candidate.ranked.turn.priority;
   std::vector<std::string> ids;
   for (const RankedActive* victim : found->victims) {
@@ -327,9 +343,9 @@ void SchedulingPass::Advise(const Candidate& candidate, const Plan& wanted,
     priority = std::max(priority, victim->turn.priority + 1);
   }
   if (priority > candidate.ranked.turn.priority) {
-    wait.would_start_now.push_back("a priority of " + std::to_string(priority) +
-                                   ", which displaces " + Names(ids));
+    ways.push_back("a priority of " + std::to_string(priority) + ", which displaces " + Names(ids));
   }
+  return ways;
 }
 
 void SchedulingPass::Grow(int64_t shares, const RankedJob* before) {

@@ -23,7 +23,33 @@ std::string Reasoned(Claim claim, const Turn& job, const Turn& victim, const Que
   return "";
 }
 
+/// A running job with what it loses for each GPU, or core, that another one gets from it.
+struct Priced {
+  double price = 0;
+  const RankedActive* active = nullptr;
+};
+
+/// In the order in which they are asked to give way to a job that wants `need` GPUs, or cores. What
+/// a job frees beyond these helps nobody, so a wide one is dear for a narrow one.
+std::vector<Priced> CheapestFirst(std::span<const RankedActive> active, int64_t need) {
+  std::vector<Priced> priced;
+  priced.reserve(active.size());
+  for (const RankedActive& victim : active) {
+    const double times =
+        static_cast<double>(ComputeOf(*victim.job->job.plan)) / static_cast<double>(need);
+    priced.push_back({victim.lost_seconds * std::max(times, 1.0), &victim});
+  }
+  std::stable_sort(priced.begin(), priced.end(), [](const Priced& a, const Priced& b) {
+    return std::tie(a.active->turn.priority, a.price) < std::tie(b.active->turn.priority, b.price);
+  });
+  return priced;
+}
+
 }  // namespace
+
+double LostSeconds(const ActiveJob& job, const RestartRules& rules) {
+  return job.unsaved_seconds + RestartSeconds(job.job, rules);
+}
 
 Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
               const QueueTree& held, const SchedulerRules& rules) {
@@ -65,13 +91,21 @@ std::optional<Displacement> FindVictims(const RankedJob& job, const Plan& wanted
   const ComputeAmount need = AmountOf(wanted);
   Turn turn = job.turn;
   turn.amount = need;
+  const auto claims = [&](const RankedActive& victim) {
+    return OnDevices(*victim.job->job.plan) == OnDevices(wanted) &&
+           ClaimOf(turn, wait_seconds, victim, held, rules) != Claim::kNone;
+  };
+  // Most jobs may displace nobody: that is found out before anything is sorted.
+  if (std::none_of(active.begin(), active.end(), claims)) return std::nullopt;
   // Counts first, which costs little and is often not enough.
   QueueTree left = held;
   ComputeAmount total = pool.total();
   Displacement found;
   const auto enough = [&] { return total.gpus >= need.gpus && total.cores >= need.cores; };
   std::optional<CapacityPool> freed;
-  for (const RankedActive& victim : active) {
+  const int64_t compute = std::max<int64_t>(ComputeOf(wanted), 1);
+  for (const Priced& priced : CheapestFirst(active, compute)) {
+    const RankedActive& victim = *priced.active;
     const Plan& plan = *victim.job->job.plan;
     if (OnDevices(plan) != OnDevices(wanted)) continue;
     const Claim claim = ClaimOf(turn, wait_seconds, victim, left, rules);

@@ -14,9 +14,13 @@ struct RankedActive {
   const ActiveJob* job = nullptr;
   Turn turn;
   double seconds_left = 0;
-  double lost_seconds = 0;  ///< On each of its devices: since the checkpoint, and for the restart.
+  double lost_seconds = 0;  ///< As of LostSeconds.
   ComputeShare share = {};
 };
+
+/// What a job loses on each of its GPUs, or cores, when it gives way: its training since the newest
+/// verified checkpoint, and a restart.
+double LostSeconds(const ActiveJob& job, const RestartRules& rules);
 
 /// The right by which a job displaces another.
 enum class Claim {
@@ -38,12 +42,13 @@ struct Displacement {
   Plan plan;
 };
 
-/// The order in which running jobs are asked to give way: the lowest priority first, then those
-/// that lose the least.
+/// The lowest priority first, then those that lose the least on each of their GPUs, or cores.
 void SortByLoss(std::vector<RankedActive>& active);
 
-/// The first of `active`, as sorted, on which the job has a claim and that are enough to place
-/// `wanted` on what they free and `pool`; none of them is spare. Nullopt: there are not enough.
+/// Jobs of `active` on which the job has a claim and that are enough to place `wanted` on what they
+/// free and `pool`; none of them is spare. Nullopt: there are not enough. The lowest priority is
+/// asked first, then those that lose the least of their work (LostSeconds x GPUs or cores) for each
+/// GPU or core that `wanted` can use. Equal ones are asked in the order of `active`.
 std::optional<Displacement> FindVictims(const RankedJob& job, const Plan& wanted,
                                         double wait_seconds, std::span<const RankedActive> active,
                                         const CapacityPool& pool, const QueueTree& held,

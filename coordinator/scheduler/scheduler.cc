@@ -8,4 +8,9 @@ SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunctio
   return SchedulingPass(snapshot, plan).Run();
 }
 
+std::vector<std::string> WouldStartNow(const SchedulerSnapshot& snapshot,
+                                       const PlanFunction& plan) {
+  return SchedulingPass(snapshot, plan).WouldStartNow();
+}
+
 }  // namespace weft::coordinator

@@ -47,6 +47,7 @@ struct QueuedJob {
   int64_t preemptions = 0;  ///< Times that it was stopped for another job.
   bool promised = false;    ///< Others were stopped or made smaller for it since it waits: it
                             ///< goes first, or what they left would go to someone else.
+  bool recovers = false;    ///< Its last attempt failed: it may start on spare workers.
   std::optional<JobSize> size = {};  ///< From `sizes` of decisions for the same cluster.
 };
 
@@ -66,6 +67,13 @@ struct ActiveJob {
   const Plan* next_plan = nullptr;  ///< By which a job that is stopping goes on; null: it waits.
 };
 
+/// A job that must not start yet: it comes after others, or its group is full.
+struct HeldJob {
+  std::string id;
+  std::string why;                      ///< For people.
+  std::vector<std::string> blocked_by;  ///< Jobs that it comes after.
+};
+
 /// When jobs give way to others; docs/decisions/0012 has the reasons.
 struct SchedulerRules {
   /// A job goes before one of the same priority that came earlier by less than this many times the
@@ -83,6 +91,8 @@ struct SchedulerRules {
   /// How jobs that leave their number of ranks open share the GPUs, or the cores (ShareCompute). 1:
   /// equal parts; larger: more for those with little work left.
   double share_exponent = 5;
+  /// Workers without ranks that only jobs start on which recover; WithoutSpares says which.
+  int64_t spare_workers = 0;
   /// Predicted times may be wrong by this part of them, for the earliest and latest start.
   double prediction_error = 0.2;
   /// How elastic jobs get more ranks. scale_up.after_seconds 0: none does.
@@ -91,6 +101,7 @@ struct SchedulerRules {
 
 struct SchedulerSnapshot {
   std::vector<QueuedJob> queue;     ///< In the order of submission.
+  std::vector<HeldJob> held;        ///< Likewise; they wait, and hold nobody back.
   ClusterProfile cluster;           ///< Attached workers with a valid lease, all they offer.
   FreeMap free;                     ///< Without what active jobs hold.
   std::vector<MeasuredLink> links;  ///< What was measured between workers of the cluster.
@@ -137,7 +148,6 @@ struct WaitDecision {
   std::optional<double> earliest_start_in_seconds = {};
   std::optional<double> latest_start_in_seconds = {};
   std::vector<std::string> blocked_by = {};  ///< Jobs before it, or that hold what it needs; a few.
-  std::vector<std::string> would_start_now = {};  ///< What would start it now, in words.
 };
 
 struct SchedulerDecisions {
@@ -162,6 +172,9 @@ struct SchedulerDecisions {
 /// those submitted last. A job that no worker could run, or whose plan was given up, holds nobody
 /// back.
 ///
+/// With spare workers, jobs that recover and fit start before all others, also on spares. Those
+/// that do not fit have their turn like others.
+///
 /// A job that ran before keeps its mesh, micro-batch and threads when they fit somewhere, so that
 /// its numbers stay bitwise the same; else it is planned anew for the workers that are there. One
 /// that ran out of memory is planned anew within WithLessMemory, when something fits there, unless
@@ -169,5 +182,10 @@ struct SchedulerDecisions {
 /// planned anew when that is faster than its last plan. A job that leaves the device to the planner
 /// stays on the kind that it had, and never waits on CPUs for want of a free GPU.
 SchedulerDecisions Schedule(const SchedulerSnapshot& snapshot, const PlanFunction& plan);
+
+/// What would start the only job of `snapshot.queue` now, in words: fewer ranks, or a priority and
+/// whom it displaces, or its turn where there is room for it. Empty: its plan is not known, a limit
+/// of its queue is in the way, or nothing would. Pure except `plan`.
+std::vector<std::string> WouldStartNow(const SchedulerSnapshot& snapshot, const PlanFunction& plan);
 
 }  // namespace weft::coordinator

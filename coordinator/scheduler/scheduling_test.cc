@@ -85,6 +85,19 @@ TEST(Scheduling, APriorityDisplacesThoseThatLoseLeast) {
   EXPECT_THAT(Victims(s.Decide()), IsEmpty());
 }
 
+TEST(Scheduling, WhatAPreemptionLosesCountsOnEachGpu) {
+  GpuSituation s(2);
+  s.Run("wide", 8, 1000).unsaved_seconds = 9;
+  for (int i = 0; i < 8; ++i) {
+    s.Run("narrow-" + std::to_string(i), 1, 1000).unsaved_seconds = 10 + i;
+  }
+  s.Wait("urgent", 1, 100).priority = 1;
+  EXPECT_THAT(Victims(s.Decide()), ElementsAre("narrow-0")) << "the wide one loses it eight times";
+  s.snapshot.queue.clear();
+  s.Wait("urgent", 8, 100).priority = 1;
+  EXPECT_THAT(Victims(s.Decide()), ElementsAre("wide")) << "eight narrow ones lose more together";
+}
+
 TEST(Scheduling, NobodyIsDisplacedInVain) {
   GpuSituation s(1);
   s.Run("low", 4, 1000);
@@ -441,10 +454,53 @@ TEST(Scheduling, SaysWhenJobsStartAndWhatWouldStartThemNow) {
   EXPECT_NEAR(*first.start_in_seconds, 1000, 1);
   EXPECT_NEAR(*first.earliest_start_in_seconds, 800, 1);
   EXPECT_NEAR(*first.latest_start_in_seconds, 1200, 1);
-  EXPECT_THAT(first.would_start_now, ElementsAre(HasSubstr("at most 2"),
-                                                 HasSubstr("priority of 1, which displaces runs")));
   EXPECT_EQ(decisions.waits[1].position, 2);
   EXPECT_NEAR(*decisions.waits[1].start_in_seconds, 1100, 1);
+}
+
+TEST(Scheduling, SaysWhatWouldStartAJobNow) {
+  GpuSituation s(1);
+  s.Run("runs", 6, 1000);
+  s.Wait("wide", 4, 100);
+  EXPECT_THAT(
+      WouldStartNow(s.snapshot, PlanGpus),
+      ElementsAre(HasSubstr("at most 2"), HasSubstr("priority of 1, which displaces runs")));
+  s.snapshot.active[0].preemptible = false;
+  EXPECT_THAT(WouldStartNow(s.snapshot, PlanGpus), ElementsAre(HasSubstr("at most 2")));
+  const auto unknown = [](const JobSpec&, const ClusterProfile&) -> Result<PlanReport> {
+    return UnavailableError("not known");
+  };
+  EXPECT_THAT(WouldStartNow(s.snapshot, unknown), IsEmpty());
+  s.snapshot.queue.clear();
+  s.Wait("narrow", 2, 100);
+  EXPECT_THAT(WouldStartNow(s.snapshot, PlanGpus), ElementsAre(HasSubstr("its turn")));
+  s.snapshot.rules.spare_workers = 1;
+  s.snapshot.active.clear();
+  s.snapshot.free = AllFree(s.snapshot.cluster);
+  EXPECT_THAT(WouldStartNow(s.snapshot, PlanGpus), IsEmpty()) << "the only machine is a spare";
+  s.snapshot.rules.spare_workers = 0;
+  QueueSpec team = Queue("team");
+  team.limit_gpus = 1;
+  s.snapshot.queues = {team};
+  s.snapshot.queue[0].queue = "team";
+  EXPECT_THAT(WouldStartNow(s.snapshot, PlanGpus), IsEmpty()) << "the limit is in the way";
+}
+
+TEST(Scheduling, JobsThatAreHeldBackWaitAfterAllOthersAndHoldNobodyBack) {
+  GpuSituation s(1);
+  s.snapshot.rules.preempt_factor = 0;
+  s.Wait("starts", 4, 100);
+  s.Wait("waits", 8, 1000);
+  s.snapshot.held = {{"dependent", "comes after job starts", {"starts"}}};
+  const SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), ElementsAre("starts"));
+  ASSERT_EQ(decisions.waits.size(), 2u);
+  const WaitDecision& held = decisions.waits[1];
+  EXPECT_EQ(held.job_id, "dependent");
+  EXPECT_EQ(held.reason, Reason::kWaitingForJobs);
+  EXPECT_EQ(held.message, "comes after job starts");
+  EXPECT_EQ(held.position, 2);
+  EXPECT_THAT(held.blocked_by, ElementsAre("starts"));
 }
 
 TEST(Scheduling, LearnsSizesForTheNextPass) {

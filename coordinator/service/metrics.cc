@@ -77,10 +77,10 @@ Metrics::Metrics()
                        .Name("weft_coord_preemptions_total")
                        .Help("Jobs stopped at a checkpoint for others, by their queue.")
                        .Register(*registry_)),
-      preempted_seconds_(BuildCounter()
-                             .Name("weft_coord_preempted_unsaved_seconds_total")
-                             .Help("Training since their newest checkpoint when they were stopped.")
-                             .Register(*registry_)),
+      preempted_work_(BuildCounter()
+                          .Name("weft_coord_preempted_work_device_seconds_total")
+                          .Help("What these stops were priced at: seconds times GPUs or cores.")
+                          .Register(*registry_)),
       quota_(BuildGauge()
                  .Name("weft_coord_quota_devices")
                  .Help("GPUs or cores that belong to a queue.")
@@ -268,7 +268,9 @@ Metrics::Metrics()
   preemptions_.Add(queue);
   // From its first one on there is a rate.
   attempt_failures_.Add({{"reason", AsciiLowerCase(Name(Reason::kSilentCorruption))}});
-  preempted_seconds_.Add(queue);
+  for (const char* kind : {"gpu", "core"}) {
+    preempted_work_.Add({{"queue", kDefaultQueue}, {"kind", kind}});
+  }
 }
 
 void Metrics::JobTime(const Ledger& more) {
@@ -380,9 +382,10 @@ void Metrics::QueueEtaError(const std::string& queue, double seconds) {
   queue_eta_error_.Add({{"queue", queue}}, SlowBuckets()).Observe(seconds);
 }
 
-void Metrics::JobPreempted(const std::string& queue, double unsaved_seconds) {
+void Metrics::JobPreempted(const std::string& queue, bool on_gpus, double lost_device_seconds) {
   preemptions_.Add({{"queue", queue}}).Increment();
-  preempted_seconds_.Add({{"queue", queue}}).Increment(unsaved_seconds);
+  preempted_work_.Add({{"queue", queue}, {"kind", on_gpus ? "gpu" : "core"}})
+      .Increment(lost_device_seconds);
 }
 
 void Metrics::SetQueues(const std::vector<QueueUse>& queues) {

@@ -38,8 +38,9 @@ class Metrics {
   void QueueWaited(const std::string& queue, double seconds);
   /// |predicted - actual start| of a job that waited.
   void QueueEtaError(const std::string& queue, double seconds);
-  /// A job of `queue` stops for another one, `unsaved_seconds` after its newest checkpoint.
-  void JobPreempted(const std::string& queue, double unsaved_seconds);
+  /// A job of `queue` stops for another one, and loses that work: seconds times GPUs (`on_gpus`) or
+  /// cores.
+  void JobPreempted(const std::string& queue, bool on_gpus, double lost_device_seconds);
   /// `queues` are all of them.
   void SetQueues(const std::vector<QueueUse>& queues);
   /// At `unix_seconds`.
@@ -107,7 +108,7 @@ class Metrics {
   prometheus::Family<prometheus::Histogram>& queue_wait_;
   prometheus::Family<prometheus::Histogram>& queue_eta_error_;
   prometheus::Family<prometheus::Counter>& preemptions_;
-  prometheus::Family<prometheus::Counter>& preempted_seconds_;
+  prometheus::Family<prometheus::Counter>& preempted_work_;
   prometheus::Family<prometheus::Gauge>& quota_;
   prometheus::Family<prometheus::Gauge>& used_;
   prometheus::Family<prometheus::Gauge>& fair_share_;

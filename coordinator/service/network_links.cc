@@ -166,37 +166,58 @@ std::vector<MachinePair> NetworkLinks::Choose(const std::vector<std::string>& id
   return chosen;
 }
 
-std::optional<double> NetworkLinks::RateOf(const std::set<std::string>& machines) const {
-  std::vector<double> rates;
+std::vector<const LinkRecord*> NetworkLinks::MeasuredFrom(const std::set<std::string>& machines,
+                                                          bool within) const {
+  std::vector<const LinkRecord*> measured;
   for (const std::string& machine : machines) {
     const auto peers = peers_.find(machine);
     if (peers == peers_.end()) continue;
     for (const std::string& peer : peers->second) {
+      const bool both = machines.contains(peer);
       // One between two of them counts once.
-      if (peer < machine && machines.contains(peer)) continue;
+      if (both ? peer < machine : within) continue;
       const auto link = links_.find(PairOf(machine, peer));
-      if (link != links_.end()) rates.push_back(link->second.bytes_per_second);
+      if (link != links_.end()) measured.push_back(&link->second);
     }
+  }
+  return measured;
+}
+
+std::optional<double> NetworkLinks::RateOf(const std::set<std::string>& machines) const {
+  std::vector<double> rates;
+  for (const LinkRecord* link : MeasuredFrom(machines, false)) {
+    rates.push_back(link->bytes_per_second);
   }
   if (rates.empty()) return std::nullopt;
   std::sort(rates.begin(), rates.end());
   return InTwoDigits(rates[(rates.size() - 1) / 2]);
 }
 
+std::optional<double> NetworkLinks::LatencyOf(const std::set<std::string>& machines) const {
+  std::vector<double> latencies;
+  for (const LinkRecord* link : MeasuredFrom(machines, false)) {
+    latencies.push_back(link->latency_seconds);
+  }
+  if (latencies.empty()) return std::nullopt;
+  std::sort(latencies.begin(), latencies.end());
+  return InTwoDigits(latencies[latencies.size() / 2]);
+}
+
 std::optional<double> NetworkLinks::SlowestBetween(const std::set<std::string>& machines) const {
   std::optional<double> slowest;
-  for (const std::string& machine : machines) {
-    const auto peers = peers_.find(machine);
-    if (peers == peers_.end()) continue;
-    for (const std::string& peer : peers->second) {
-      if (peer < machine || !machines.contains(peer)) continue;
-      const auto link = links_.find(PairOf(machine, peer));
-      if (link == links_.end()) continue;
-      slowest =
-          std::min(slowest.value_or(link->second.bytes_per_second), link->second.bytes_per_second);
-    }
+  for (const LinkRecord* link : MeasuredFrom(machines, true)) {
+    slowest = std::min(slowest.value_or(link->bytes_per_second), link->bytes_per_second);
   }
   return slowest;
+}
+
+std::optional<double> NetworkLinks::LongestLatencyBetween(
+    const std::set<std::string>& machines) const {
+  std::optional<double> longest;
+  for (const LinkRecord* link : MeasuredFrom(machines, true)) {
+    longest = std::max(longest.value_or(link->latency_seconds), link->latency_seconds);
+  }
+  return longest;
 }
 
 std::vector<LinkView> NetworkLinks::Of(const std::string& machine) const {

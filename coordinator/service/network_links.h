@@ -58,9 +58,14 @@ class NetworkLinks {
   /// lower of two middle ones, in two digits, so that plans do not follow noise. nullopt: nothing
   /// was measured.
   std::optional<double> RateOf(const std::set<std::string>& machines) const;
+  /// Seconds of a message from one of these machines to others, one way: likewise the median of all
+  /// their links, the higher of two middle ones, in two digits. nullopt: nothing was measured.
+  std::optional<double> LatencyOf(const std::set<std::string>& machines) const;
   /// Bytes per second of the slowest link between two of these machines; nullopt: none of them was
   /// measured.
   std::optional<double> SlowestBetween(const std::set<std::string>& machines) const;
+  /// Seconds of a message over the link with the longest latency of those; nullopt: likewise.
+  std::optional<double> LongestLatencyBetween(const std::set<std::string>& machines) const;
   std::vector<LinkView> Of(const std::string& machine) const;
   const std::map<MachinePair, LinkRecord>& links() const { return links_; }
 
@@ -70,6 +75,9 @@ class NetworkLinks {
     Duration at{0};
     Duration pause{0};  ///< For which it counts.
   };
+  /// Links that were measured from one of these machines, each once; `within`: to another of them.
+  std::vector<const LinkRecord*> MeasuredFrom(const std::set<std::string>& machines,
+                                              bool within) const;
   void AddPeers(const MachinePair& pair);
   /// Where nothing is known of them any more.
   void RemovePeers(const MachinePair& pair);

@@ -60,6 +60,19 @@ TEST_F(NetworkLinksTest, TheSlowestLinkIsThatBetweenTheMachinesAlone) {
   EXPECT_EQ(links_.SlowestBetween({"a", "b", "c"}), 1.25e8) << "as it was measured";
 }
 
+TEST_F(NetworkLinksTest, LatenciesAreTheMedianOrTheLongestOfTheSameLinks) {
+  links_.Put({"a", "b", "", "", 1e9, 2.04e-5, 1});
+  links_.Put({"b", "c", "", "", 1e9, 1e-3, 1});
+  links_.Put({"c", "d", "", "", 1e9, 5e-4, 1});
+  EXPECT_DOUBLE_EQ(*links_.LatencyOf({"a"}), 2e-5) << "in two digits";
+  EXPECT_DOUBLE_EQ(*links_.LatencyOf({"b"}), 1e-3) << "the higher of two";
+  EXPECT_DOUBLE_EQ(*links_.LatencyOf({"a", "b", "c"}), 5e-4);
+  EXPECT_EQ(links_.LatencyOf({"e"}), std::nullopt);
+  EXPECT_EQ(links_.LongestLatencyBetween({"a", "b", "c"}), 1e-3);
+  EXPECT_EQ(links_.LongestLatencyBetween({"c", "d"}), 5e-4);
+  EXPECT_EQ(links_.LongestLatencyBetween({"a", "c"}), std::nullopt);
+}
+
 TEST_F(NetworkLinksTest, RateOfSeveralMachinesIsTheMedianOfAllTheirLinks) {
   Put("a", "b", 1e8);
   Put("a", "c", 1e9);

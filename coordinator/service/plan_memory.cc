@@ -89,11 +89,24 @@ Result<PlanReport> PlanMemory::Find(const JobSpec& spec, const ClusterProfile& c
   return status;
 }
 
-PlanMemory::KnownCluster PlanMemory::IdOf(const ClusterProfile& cluster) {
-  const size_t hash = HashOf(cluster);
-  const auto found = std::find_if(clusters_.begin(), clusters_.end(), [&](const auto& known) {
+Result<PlanReport> PlanMemory::Recall(const JobSpec& spec, const ClusterProfile& cluster) const {
+  const auto known = Known(cluster, HashOf(cluster));
+  if (known == clusters_.end()) return UnavailableError("its plan is not known");
+  const auto found = by_key_.find({known->id, JobKeyOf(spec)});
+  if (found == by_key_.end()) return UnavailableError("its plan is not known");
+  return found->second->report;
+}
+
+PlanMemory::KnownClusters::const_iterator PlanMemory::Known(const ClusterProfile& cluster,
+                                                            size_t hash) const {
+  return std::find_if(clusters_.begin(), clusters_.end(), [&](const KnownCluster& known) {
     return known.hash == hash && known.cluster->workers == cluster.workers;
   });
+}
+
+PlanMemory::KnownCluster PlanMemory::IdOf(const ClusterProfile& cluster) {
+  const size_t hash = HashOf(cluster);
+  const auto found = Known(cluster, hash);
   if (found != clusters_.end()) {
     clusters_.splice(clusters_.begin(), clusters_, found);
   } else {

@@ -55,6 +55,9 @@ class PlanMemory {
   Result<PlanReport> Find(const JobSpec& spec, const ClusterProfile& cluster,
                           const std::string& owner);
 
+  /// The answer where it is known; nothing is asked for.
+  Result<PlanReport> Recall(const JobSpec& spec, const ClusterProfile& cluster) const;
+
   /// A pass over the queue begins; EndPass gives up all that is looked for for the queue and was
   /// not asked for since.
   void BeginPass();
@@ -88,6 +91,9 @@ class PlanMemory {
     std::shared_ptr<const ClusterProfile> cluster;
   };
 
+  using KnownClusters = std::list<KnownCluster>;  ///< Those asked for last first.
+
+  KnownClusters::const_iterator Known(const ClusterProfile& cluster, size_t hash) const;
   KnownCluster IdOf(const ClusterProfile& cluster);
   /// Forgets clusters that were asked for long ago, with their answers.
   void ForgetClusters();
@@ -110,7 +116,7 @@ class PlanMemory {
   std::vector<std::shared_ptr<PlanTicket>> asked_;  ///< For the queue in this pass, in its order.
   int64_t last_cluster_ = 0;
   int64_t last_number_ = 0;
-  std::list<KnownCluster> clusters_;  ///< Those asked for last first.
+  KnownClusters clusters_;
   Entries entries_;
   std::map<Key, Entries::iterator> by_key_;
   std::map<std::string, Overrun> overruns_;  ///< By shape.

@@ -45,6 +45,9 @@ class PlanMemoryTest : public testing::Test {
   Result<PlanReport> Find(const JobSpec& spec, int64_t cores, const std::string& owner = "") {
     return memory_.Find(spec, Cluster(cores), owner);
   }
+  Result<PlanReport> Recall(const JobSpec& spec, int64_t cores) {
+    return memory_.Recall(spec, Cluster(cores));
+  }
   /// What a find says once the answer to the first one came.
   Result<PlanReport> Found(const JobSpec& spec, int64_t cores, const std::string& owner = "") {
     EXPECT_TRUE(HasNoAnswerYet(Find(spec, cores, owner).status()));
@@ -102,6 +105,16 @@ class PlanMemoryTest : public testing::Test {
 
   void TearDown() override { pool_.Stop(); }
 };
+
+TEST_F(PlanMemoryTest, RecallsWhatIsKnownAndAsksForNothing) {
+  EXPECT_TRUE(HasNoAnswerYet(Recall(Job(1), 4).status()));
+  EXPECT_EQ(plans_, 0);
+  ASSERT_TRUE(Found(Job(1), 4).ok());
+  EXPECT_EQ(Recall(Job(1), 4)->parameters, 7);
+  EXPECT_TRUE(HasNoAnswerYet(Recall(Job(1), 5).status()));
+  EXPECT_TRUE(HasNoAnswerYet(Recall(Job(2), 4).status()));
+  EXPECT_EQ(plans_, 1);
+}
 
 TEST_F(PlanMemoryTest, AnAnswerIsRememberedUntilTheJobOrTheClusterChanges) {
   ASSERT_TRUE(Found(Job(1), 4).ok());

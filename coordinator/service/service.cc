@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/spec/phases.h"
 #include "common/text.h"
+#include "coordinator/scheduler/preemption.h"
 
 namespace weft::coordinator {
 namespace {
@@ -63,6 +64,7 @@ Service::~Service() {
 Status Service::Start() {
   Duration begin = clock_.Monotonic();
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
+  WEFT_RETURN_IF_ERROR(LoadPredictionError());
   WEFT_RETURN_IF_ERROR(LoadLinks());
   WEFT_RETURN_IF_ERROR(LoadWorkerScheduling());
   WEFT_RETURN_IF_ERROR(LoadSuspicions());
@@ -445,7 +447,8 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   }
   if (job.state == JobState::kRecovering && job.reason == Reason::kPreempted) {
     const Plan& plan = live.current.attempt->plan;
-    metrics_.JobPreempted(job.queue, AsActive(job.id, live, plan).unsaved_seconds);
+    const double lost = LostSeconds(AsActive(job.id, live, plan), options_.scale_up.restart);
+    metrics_.JobPreempted(job.queue, OnDevices(plan), lost * static_cast<double>(ComputeOf(plan)));
   }
   if (job.state == JobState::kRunning && live.interrupted_at) {
     metrics_.Recovered(live.interrupted_by, ToSeconds(clock_.Monotonic() - *live.interrupted_at));

@@ -84,7 +84,8 @@ class Service {
   void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
               std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
-  Result<JobExplanation> Explain(const std::string& id_or_prefix);
+  /// Why the job is where it is. `done` runs on the loop, or at once for a job that does not wait.
+  void Explain(const std::string& id_or_prefix, std::function<void(Result<JobExplanation>)> done);
   /// All queues with what their jobs hold; `done` runs on the loop.
   void Queues(std::function<void(std::vector<QueueUse>)> done);
   /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
@@ -228,6 +229,12 @@ class Service {
     LinkOrder order;                       ///< With the port as soon as it is known.
   };
 
+  /// What plans use between machines of one kind.
+  struct NetworkRate {
+    double bytes_per_second = 0;
+    double latency_seconds = 0;
+  };
+
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
 
   // service.cc: jobs and their changes. On the loop.
@@ -305,9 +312,8 @@ class Service {
   void EndWaits(const JobRecord& ended);
   /// A job that comes after this one and has not ended; empty: none.
   std::string JobAfter(const std::string& job_id) const;
-  /// The queued jobs that must not start yet, and why: they come after others, or their group is
-  /// full.
-  std::map<std::string, WaitDecision> HoldBack() const;
+  /// The queued jobs that must not start yet, in the order of submission.
+  std::vector<HeldJob> HoldBack() const;
   /// Ends the job when its time is over, or looks again then.
   void WatchTime(const std::string& job_id);
   void GiveUp(const std::string& job_id, Reason reason, const std::string& why);
@@ -315,6 +321,10 @@ class Service {
   // service_queues.cc.
   /// kInvalid unless jobs may be in that queue.
   Status CheckQueue(const std::string& name);
+  /// Adds what the last pass over the queue says of the job.
+  void ExplainWait(JobExplanation& explained);
+  /// What would start a queued job now, in words; as far as plans are known.
+  std::vector<std::string> WaysToStart(const std::string& job_id);
   /// On the loop; also counts them in the metrics.
   std::vector<QueueUse> CountQueues();
 
@@ -426,6 +436,13 @@ class Service {
   // service_snapshot.cc: what the scheduler sees. On the loop.
   /// Without what `apart` holds, if that is a job.
   SchedulerSnapshot TakeSnapshot(const std::string& apart = "");
+  /// The same without jobs that wait or are about to start.
+  SchedulerSnapshot TakeActive(const std::string& apart = "");
+  /// Adds a job that is about to start.
+  void AddReserved(const std::string& job_id, const LiveJob& live,
+                   SchedulerSnapshot& snapshot) const;
+  /// Whether a queued job may start as far as machines allow it.
+  bool HasATurn(const std::string& job_id, const LiveJob& live) const;
   void AddMachines(SchedulerSnapshot& snapshot) const;
   /// Adds the links measured between its machines.
   void AddLinks(SchedulerSnapshot& snapshot) const;
@@ -434,14 +451,6 @@ class Service {
   ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
   /// A recording of its steps is under way.
   bool IsRecorded(const std::string& job_id) const;
-
-  // service_spares.cc: workers that are kept free for jobs that recover. On the loop.
-  bool Recovers(const std::string& job_id) const;
-  /// Takes the free workers that are kept out of what other jobs may use.
-  void LeaveSpares(SchedulerSnapshot& snapshot) const;
-  /// Jobs that recover and fit start before all others, also on spares; the snapshot is as after
-  /// that, without them.
-  std::vector<StartDecision> StartRecovering(SchedulerSnapshot& snapshot);
 
   // service_plans.cc: planning away from the loop.
   /// A checked job with the sizes of its model, and the machines that are there where none are
@@ -470,6 +479,9 @@ class Service {
   /// Plans by which the job has run, from what is stored.
   Result<std::vector<TriedPlan>> LoadTried(std::span<const AttemptRecord> attempts);
   Status LoadCalibrations();
+  /// How wrong predictions were, by the runs that are stored.
+  Status LoadPredictionError();
+  void LearnPredictionError(double ratio);
   /// The machine as its worker measured it, with what runs have taught of its kind.
   WorkerProfile Calibrated(WorkerProfile machine) const;
 
@@ -507,7 +519,7 @@ class Service {
   std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
   /// Jobs that come after a job which has not ended, by its id.
   std::map<std::string, std::set<std::string>> dependents_;
-  std::map<std::string, WaitDecision> held_;  ///< HoldBack of the last pass over the queue.
+  std::set<std::string> held_;  ///< HoldBack of the last pass over the queue.
   LeaseTable leases_;
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.
@@ -518,7 +530,7 @@ class Service {
   std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
   SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
   ReliabilityRecord reliability_;
-  std::map<std::string, double> network_rates_;  ///< Bytes per second by kind of machine.
+  std::map<std::string, NetworkRate> network_rates_;  ///< By kind of machine.
   bool rates_pending_ = false;
   Duration next_rates_{0};  ///< Not before.
   DecisionLog decision_log_;

@@ -28,6 +28,8 @@ constexpr std::chrono::seconds kRatesEvery{30};
 constexpr int kBitsOfGib = 30;
 /// Rates that differ by a smaller part of them count as the same.
 constexpr double kAboutTheSame = 0.1;
+/// Seconds; a difference that is less is noise.
+constexpr double kShortLatency = 20e-6;
 
 /// Machines of one kind get one rate: each would else be a kind of its own for the planner.
 std::string HardwareKind(const WorkerProfile& machine) {
@@ -300,7 +302,8 @@ void Service::SetNetworkRates() {
   }
   network_rates_.clear();
   for (const auto& [kind, names] : machines) {
-    if (const std::optional<double> rate = links_.RateOf(names)) network_rates_[kind] = *rate;
+    const std::optional<double> rate = links_.RateOf(names);
+    if (rate) network_rates_[kind] = {*rate, links_.LatencyOf(names).value_or(0)};
   }
   std::lock_guard lock(view_mutex_);
   for (auto& [id, session] : sessions_) SetNetworkRate(session);
@@ -308,12 +311,15 @@ void Service::SetNetworkRates() {
 
 void Service::SetNetworkRate(Session& session) {
   double& rate = session.profile.network_bytes_per_second;
+  double& latency = session.profile.network_latency_seconds;
   rate = session.given_network;
+  latency = 0;
   // One TCP stream says what ranks on processors get; NCCL has other ways.
-  if (rate == 0 && !session.machine.empty() && session.profile.devices.empty()) {
-    const auto measured = network_rates_.find(HardwareKind(session.profile));
-    if (measured != network_rates_.end()) rate = measured->second;
-  }
+  if (session.machine.empty() || !session.profile.devices.empty()) return;
+  const auto measured = network_rates_.find(HardwareKind(session.profile));
+  if (measured == network_rates_.end()) return;
+  if (rate == 0) rate = measured->second.bytes_per_second;
+  latency = measured->second.latency_seconds;
 }
 
 std::optional<ClusterProfile> Service::PlaceByItsLinks(const Plan& plan) const {
@@ -329,14 +335,18 @@ std::optional<ClusterProfile> Service::PlaceByItsLinks(const Plan& plan) const {
   }
   const std::optional<double> slowest = links_.SlowestBetween(machines);
   if (!slowest) return std::nullopt;
+  const double longest = links_.LongestLatencyBetween(machines).value_or(0);
   ClusterProfile place;
   bool differs = false;
   for (const auto& [id, ranks] : ranks_on) {
     WorkerProfile& worker = place.workers.emplace_back(Calibrated(sessions_.at(id).profile));
     worker.cores = ranks * plan.threads_per_rank;
     double& rate = worker.network_bytes_per_second;
-    differs |= std::fabs(rate / *slowest - 1) > kAboutTheSame;
+    double& latency = worker.network_latency_seconds;
+    differs |= std::fabs(rate / *slowest - 1) > kAboutTheSame ||
+               std::fabs(latency - longest) > std::max(kAboutTheSame * longest, kShortLatency);
     rate = *slowest;
+    latency = longest;
   }
   return differs ? std::optional(std::move(place)) : std::nullopt;
 }

@@ -77,6 +77,7 @@ TEST_F(LinksTest, WorkersOnDifferentMachinesMeasureAndPlansUseTheRate) {
     EXPECT_EQ(view.network_source, NetworkSource::kMeasured);
     EXPECT_DOUBLE_EQ(view.network_bytes_per_second, 1e8) << "the slower direction";
     EXPECT_DOUBLE_EQ(view.profile.network_bytes_per_second, 1e8);
+    EXPECT_DOUBLE_EQ(view.profile.network_latency_seconds, 1e-4);
     ASSERT_THAT(view.links, SizeIs(1));
     EXPECT_DOUBLE_EQ(view.links[0].latency_seconds, 1e-4);
   }

@@ -53,22 +53,30 @@ std::vector<QueueUse> Service::CountQueues() {
   return uses;
 }
 
-Result<JobExplanation> Service::Explain(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(const JobView view, Get(id_or_prefix));
+void Service::Explain(const std::string& id_or_prefix,
+                      std::function<void(Result<JobExplanation>)> done) {
+  const Result<JobView> view = Get(id_or_prefix);
+  if (!view.ok()) return done(view.status());
   JobExplanation explained;
-  explained.id = view.job.id;
-  explained.state = view.job.state;
-  explained.reason = view.job.reason;
-  explained.message = view.job.message;
+  explained.id = view->job.id;
+  explained.state = view->job.state;
+  explained.reason = view->job.reason;
+  explained.message = view->job.message;
+  if (explained.state != JobState::kQueued) return done(explained);
+  loop_.Post([this, explained = std::move(explained), done = std::move(done)]() mutable {
+    ExplainWait(explained);
+    if (explained.position > 0) explained.would_start_now = WaysToStart(explained.id);
+    done(std::move(explained));
+  });
+}
+
+void Service::ExplainWait(JobExplanation& explained) {
   std::lock_guard lock(view_mutex_);
-  const auto overlay = overlays_.find(view.job.id);
-  if (view.job.state != JobState::kQueued || overlay == overlays_.end() || !overlay->second.wait) {
-    return explained;
-  }
+  const auto overlay = overlays_.find(explained.id);
+  if (overlay == overlays_.end() || !overlay->second.wait) return;
   const WaitDecision& wait = *overlay->second.wait;
   explained.position = wait.position;
   explained.waiting = overlay->second.waiting;
-  explained.would_start_now = wait.would_start_now;
   explained.blocked_by = wait.blocked_by;
   // What was from then is less from now.
   const double passed = clock_.UnixSeconds() - overlay->second.decided_at;
@@ -79,7 +87,20 @@ Result<JobExplanation> Service::Explain(const std::string& id_or_prefix) {
   explained.start_in_seconds = from_now(wait.start_in_seconds);
   explained.earliest_start_in_seconds = from_now(wait.earliest_start_in_seconds);
   explained.latest_start_in_seconds = from_now(wait.latest_start_in_seconds);
-  return explained;
+}
+
+std::vector<std::string> Service::WaysToStart(const std::string& job_id) {
+  const auto it = live_.find(job_id);
+  if (it == live_.end() || !HasATurn(job_id, *it->second)) return {};
+  // Others that wait do not matter, and may be many.
+  SchedulerSnapshot snapshot = TakeActive();
+  for (const auto& [id, live] : live_) {
+    if (live->reserved) AddReserved(id, *live, snapshot);
+  }
+  snapshot.queue.push_back(AsQueued(job_id, *it->second));
+  return WouldStartNow(snapshot, [this](const JobSpec& spec, const ClusterProfile& cluster) {
+    return plans_.Recall(spec, cluster);
+  });
 }
 
 }  // namespace weft::coordinator

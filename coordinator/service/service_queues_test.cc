@@ -10,6 +10,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Link = std::shared_ptr<FakeLink>;
 
 /// Workers of one core, jobs of one rank.
@@ -135,6 +136,8 @@ TEST_F(ServiceQueuesTest, ACoordinatorThatRestartsFinishesThePauseAndKeepsIt) {
 TEST_F(ServiceQueuesTest, AJobOfHigherPriorityDisplacesOneThatGoesOnLater) {
   Link a = Attach("a");
   const std::string low = SubmitPlain();
+  ASSERT_TRUE(a->Saw("start " + low + " 1"));
+  clock_.Advance(seconds(3));
   Train(a, low);
   const std::string high = SubmitAs([](SchedulingSpec& s) { s.priority = 10; });
   Stopped(a, low);
@@ -143,6 +146,9 @@ TEST_F(ServiceQueuesTest, AJobOfHigherPriorityDisplacesOneThatGoesOnLater) {
   EXPECT_THAT(service_->Get(low)->attempts[0].message,
               AllOf(HasSubstr(high), HasSubstr("priority 10")));
   EXPECT_EQ(service_->Get(low)->job.state, JobState::kQueued);
+  EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_preempted_work_device_seconds_total{kind="
+                                         "\"core\",queue=\"default\"} 6\n"))
+      << "its one core starts again, and saves in about that time";
   Finish(a, high);
   Train(a, low, 2);
   EXPECT_EQ(service_->Get(low)->job.budget_from, 1) << "it does not count against its attempts";
@@ -155,9 +161,10 @@ TEST_F(ServiceQueuesTest, AJobThatMayNotBeDisplacedIsNot) {
   const std::string high = SubmitAs([](SchedulingSpec& s) { s.priority = 10; });
   AwaitReason(high, Reason::kWaitingForCapacity);
   EXPECT_FALSE(a->Saw("stop", milliseconds(30)));
-  const JobExplanation why = *service_->Explain(high);
+  const JobExplanation why = Explain(high);
   EXPECT_EQ(why.position, 1);
   EXPECT_EQ(why.waiting, 1);
+  EXPECT_THAT(why.would_start_now, IsEmpty()) << "nothing would";
 }
 
 TEST_F(ServiceQueuesTest, AnUpdateOfThePriorityChangesWhoGoesFirst) {
@@ -167,13 +174,18 @@ TEST_F(ServiceQueuesTest, AnUpdateOfThePriorityChangesWhoGoesFirst) {
   const std::string first = SubmitPlain();
   const std::string second = SubmitPlain();
   AwaitReason(second, Reason::kWaitingForCapacity);
-  EXPECT_EQ(service_->Explain(second)->position, 2);
-  ASSERT_TRUE(Update(running, std::nullopt, 5).ok()) << "so that nobody displaces it";
-  EXPECT_EQ(Update(second, std::nullopt, 5)->job.priority, 5);
-  for (int i = 0; i < 2000 && service_->Explain(second)->position != 1; ++i) {
+  EXPECT_EQ(Explain(second).position, 2);
+  for (int i = 0; i < 2000 && Explain(second).would_start_now.empty(); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  EXPECT_EQ(service_->Explain(second)->position, 1);
+  EXPECT_THAT(Explain(second).would_start_now,
+              ElementsAre("a priority of 1, which displaces " + running));
+  ASSERT_TRUE(Update(running, std::nullopt, 5).ok()) << "so that nobody displaces it";
+  EXPECT_EQ(Update(second, std::nullopt, 5)->job.priority, 5);
+  for (int i = 0; i < 2000 && Explain(second).position != 1; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(Explain(second).position, 1);
   Finish(a, running);
   Train(a, second);
   EXPECT_FALSE(Started(a, first));
@@ -229,7 +241,9 @@ TEST_F(ServiceQueuesTest, AJobStartsWhenThoseBeforeItHaveSucceeded) {
   const std::string second = SubmitPlain();
   const std::string last = SubmitAs([&](SchedulingSpec& s) { s.after = {first, second}; });
   EXPECT_THAT(AwaitReason(last, Reason::kWaitingForJobs), HasSubstr("comes after job " + first));
-  EXPECT_EQ(service_->Explain(last)->blocked_by.size(), 2u);
+  EXPECT_EQ(Explain(last).blocked_by.size(), 2u);
+  EXPECT_GT(Explain(last).position, 0);
+  EXPECT_THAT(Explain(last).would_start_now, IsEmpty());
   Train(a, first);
   Train(b, second);
   Finish(a, first);

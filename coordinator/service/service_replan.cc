@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
+#include "coordinator/scheduler/spares.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -83,8 +85,9 @@ std::optional<PlanChange> Service::NextTrial(const std::string& job_id, LiveJob&
                                              const RunningJob& job) {
   if (job.spec->resources.try_plans <= 1) return std::nullopt;
   SchedulerSnapshot snapshot = TakeSnapshot(job_id);
-  LeaveSpares(snapshot);
-  return FindTrial(job, live.tried, snapshot.cluster, snapshot.free, options_.scale_up.restart,
+  const FreeMap free =
+      WithoutSpares(snapshot.cluster, std::move(snapshot.free), options_.spare_workers);
+  return FindTrial(job, live.tried, snapshot.cluster, free, options_.scale_up.restart,
                    PlannedBefore(job_id, live));
 }
 

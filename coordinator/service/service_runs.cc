@@ -16,6 +16,8 @@ constexpr int64_t kRunsRead = 1000;
 
 /// Weight of the newest run in what is known of the errors of predictions.
 constexpr double kErrorMemory = 0.1;
+/// Older runs weigh less than a thousandth in that.
+constexpr int64_t kErrorRuns = 64;
 
 double NumberAt(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -45,6 +47,11 @@ planner::TimedRun ToTimedRun(RunRecord record) {
   run.timed_steps = record.timed_steps;
   run.memory_bytes = record.memory_bytes;
   return run;
+}
+
+/// The error of a prediction as a part of what was measured.
+double ErrorRatio(double measured, double predicted) {
+  return std::fabs(measured - predicted) / measured;
 }
 
 }  // namespace
@@ -80,20 +87,30 @@ std::optional<RunRecord> Service::RunOf(const LiveJob& live, const AttemptRecord
 }
 
 void Service::CountRun(const RunRecord& run) {
-  const auto error = [](double measured, double predicted) {
-    return std::fabs(measured - predicted) / measured;
-  };
   const Prediction& prediction = live_.at(run.job_id)->current.attempt->plan.prediction;
   if (prediction.step_seconds > 0) {
-    const double wrong = error(run.step_seconds, prediction.step_seconds);
+    const double wrong = ErrorRatio(run.step_seconds, prediction.step_seconds);
     metrics_.PlanStepTimeError(wrong);
-    prediction_error_ += kErrorMemory * (std::min(wrong, 1.0) - prediction_error_);
+    LearnPredictionError(wrong);
   }
   if (run.memory_bytes > 0) {
     metrics_.PlanMemoryError(
-        error(static_cast<double>(run.memory_bytes),
-              static_cast<double>(AccountedBytes(prediction.memory_per_rank))));
+        ErrorRatio(static_cast<double>(run.memory_bytes),
+                   static_cast<double>(AccountedBytes(prediction.memory_per_rank))));
   }
+}
+
+void Service::LearnPredictionError(double ratio) {
+  prediction_error_ += kErrorMemory * (std::min(ratio, 1.0) - prediction_error_);
+}
+
+Status Service::LoadPredictionError() {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<RunRecord> runs, store_.ListRuns(kErrorRuns));
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    const double predicted = run->plan.prediction.step_seconds;
+    if (predicted > 0) LearnPredictionError(ErrorRatio(run->step_seconds, predicted));
+  }
+  return OkStatus();
 }
 
 Result<std::vector<TriedPlan>> Service::LoadTried(std::span<const AttemptRecord> attempts) {

@@ -131,6 +131,25 @@ TEST_F(RunsTest, EveryRunThatEndsIsKeptWithPredictionAndMeasurement) {
   EXPECT_THAT(text, HasSubstr("weft_coord_plan_memory_error_ratio_bucket{le=\"0.001\"} 1"));
 }
 
+TEST_F(RunsTest, ACoordinatorThatRestartsKnowsHowWrongPredictionsWere) {
+  RunJob(AttachMachine(), Job(2, 64), 2);  // half of what is measured
+  Restart();
+  auto link = AttachMachine();
+  JobSpec both_cores = Job(2, 64);
+  both_cores.resources.threads_per_rank = 2;
+  const std::string runs = SubmitJob(both_cores);
+  ASSERT_TRUE(link->Saw("start " + runs + " 1"));
+  service_->Report(link, runs, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
+  const std::string waits = SubmitJob(both_cores);
+  JobExplanation why;
+  for (int i = 0; i < 5000 && !why.start_in_seconds; ++i) {
+    if (i > 0) std::this_thread::sleep_for(milliseconds(1));
+    why = Explain(waits);
+  }
+  ASSERT_TRUE(why.start_in_seconds);
+  EXPECT_NEAR(*why.latest_start_in_seconds / *why.start_in_seconds, 1.23, 1e-9);
+}
+
 TEST_F(RunsTest, AnAttemptWithoutMeasuredStepsLeavesNone) {
   auto link = AttachMachine();
   for (const std::string summary : {"", "no json", "[]", R"({"epoch":1})",

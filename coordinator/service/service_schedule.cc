@@ -46,12 +46,13 @@ void Service::RunSchedule() {
 }
 
 void Service::StartQueued() {
-  held_ = HoldBack();
+  std::vector<HeldJob> held = HoldBack();
+  held_.clear();
+  for (const HeldJob& job : held) held_.insert(job.id);
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
   SchedulerSnapshot snapshot = TakeSnapshot();
-  const std::vector<StartDecision> recovering = StartRecovering(snapshot);
-  LeaveSpares(snapshot);
+  snapshot.held = std::move(held);
   SchedulerDecisions decisions;
   PlanAnswers answers;
   if (!live_.empty()) {
@@ -64,14 +65,12 @@ void Service::StartQueued() {
   for (const auto& [job_id, size] : decisions.sizes) {
     live_.at(job_id)->size = {cluster_number_, size};
   }
-  for (const StartDecision& start : recovering) Dispatch(start);
   for (const StartDecision& start : decisions.starts) Dispatch(start);
   for (const PreemptDecision& preemption : decisions.preemptions) Preempt(preemption);
   for (const ResizeDecision& resize : decisions.resizes) Resize(resize);
-  for (const auto& [job_id, wait] : held_) decisions.waits.push_back(wait);
   ShowWaits(decisions.waits);
   CountQueues();
-  if (!recovering.empty() || !decisions.starts.empty()) queue_waits_ = true;
+  if (!decisions.starts.empty()) queue_waits_ = true;
 }
 
 void Service::Dispatch(const StartDecision& start) {

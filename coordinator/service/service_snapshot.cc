@@ -28,11 +28,12 @@ Plan HeldByRanks(const AttemptRecord& attempt, bool all) {
 
 }  // namespace
 
-SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
+SchedulerSnapshot Service::TakeActive(const std::string& apart) {
   SchedulerSnapshot snapshot;
   snapshot.now = clock_.UnixSeconds();
   snapshot.rules = options_.scheduler;
   snapshot.rules.scale_up = options_.scale_up;
+  snapshot.rules.spare_workers = options_.spare_workers;
   snapshot.rules.prediction_error = prediction_error_;
   {
     std::lock_guard lock(view_mutex_);
@@ -58,15 +59,26 @@ SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
       if (snapshot.active.back().stopping) snapshot.active.back().job.plan = &held_plans_.back();
     }
   }
+  return snapshot;
+}
+
+void Service::AddReserved(const std::string& job_id, const LiveJob& live,
+                          SchedulerSnapshot& snapshot) const {
+  TakeCapacity(*live.reserved, snapshot.free);
+  snapshot.active.push_back(AsActive(job_id, live, *live.reserved));
+  snapshot.active.back().may_stop = false;
+}
+
+bool Service::HasATurn(const std::string& job_id, const LiveJob& live) const {
+  return !live.busy && !live.reserved && !held_.contains(job_id) && MayStart(live);
+}
+
+SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
+  SchedulerSnapshot snapshot = TakeActive(apart);
   for (const auto& [ordinal, job_id] : queue_) {
     const LiveJob& live = *live_.at(job_id);
-    if (live.reserved) {
-      TakeCapacity(*live.reserved, snapshot.free);
-      snapshot.active.push_back(AsActive(job_id, live, *live.reserved));
-      snapshot.active.back().may_stop = false;
-    }
-    if (live.busy || live.reserved || held_.contains(job_id) || !MayStart(live)) continue;
-    snapshot.queue.push_back(AsQueued(job_id, live));
+    if (live.reserved) AddReserved(job_id, live, snapshot);
+    if (HasATurn(job_id, live)) snapshot.queue.push_back(AsQueued(job_id, live));
   }
   return snapshot;
 }
@@ -124,6 +136,7 @@ QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) cons
   queued.step_seconds = last ? live.steps.StepSeconds() : 0;
   queued.preemptions = Preemptions(live.current);
   queued.promised = live.promised;
+  queued.recovers = last && last->ended_at && HasFailed(*last);
   if (live.size && live.size->first == cluster_number_) queued.size = live.size->second;
   return queued;
 }

@@ -109,8 +109,8 @@ void Service::GiveUp(const std::string& job_id, Reason reason, const std::string
   });
 }
 
-std::map<std::string, WaitDecision> Service::HoldBack() const {
-  std::map<std::string, WaitDecision> held;
+std::vector<HeldJob> Service::HoldBack() const {
+  std::map<int64_t, HeldJob> held;  // by order of submission
   std::map<GroupKey, int64_t> active;
   for (const auto& [id, live] : live_) {
     const JobRecord& job = live->current.job;
@@ -122,17 +122,16 @@ std::map<std::string, WaitDecision> Service::HoldBack() const {
     const LiveJob& live = *live_.at(job_id);
     const SchedulingSpec& scheduling = live.current.job.spec.scheduling;
     if (!live.waits_for.empty()) {
-      WaitDecision& wait = held[job_id];
-      wait.job_id = job_id;
-      wait.reason = Reason::kWaitingForJobs;
+      HeldJob& job = held[ordinal];
+      job.id = job_id;
       for (const std::string& id : scheduling.after) {
-        if (live.waits_for.contains(id)) wait.blocked_by.push_back(id);
+        if (live.waits_for.contains(id)) job.blocked_by.push_back(id);
       }
-      wait.message = "comes after job " + wait.blocked_by.front();
-      if (wait.blocked_by.size() > 1) {
-        wait.message += " and " + std::to_string(wait.blocked_by.size() - 1) + " more";
+      job.why = "comes after job " + job.blocked_by.front();
+      if (job.blocked_by.size() > 1) {
+        job.why += " and " + std::to_string(job.blocked_by.size() - 1) + " more";
       }
-      wait.message += ", which must have succeeded first";
+      job.why += ", which must have succeeded first";
     } else if (scheduling.group_limit > 0 && !live.reserved && !live.infeasible) {
       limited.push_back(&live);
     }
@@ -146,13 +145,14 @@ std::map<std::string, WaitDecision> Service::HoldBack() const {
     int64_t& used = active[GroupOf(job)];
     const int64_t limit = job.spec.scheduling.group_limit;
     if (used++ < limit) continue;
-    WaitDecision& wait = held[job.id];
-    wait.job_id = job.id;
-    wait.reason = Reason::kWaitingForJobs;
-    wait.message = std::to_string(limit) + " jobs of its group " + job.spec.scheduling.group +
-                   " run or go first, as many as scheduling.group_limit allows";
+    held[job.ordinal] = {job.id,
+                         std::to_string(limit) + " jobs of its group " + job.spec.scheduling.group +
+                             " run or go first, as many as scheduling.group_limit allows",
+                         {}};
   }
-  return held;
+  std::vector<HeldJob> in_order;
+  for (auto& [ordinal, job] : held) in_order.push_back(std::move(job));
+  return in_order;
 }
 
 void Service::WatchTime(const std::string& job_id) {

@@ -201,6 +201,14 @@ class ServiceTest : public testing::Test {
     service_->Report(link, id,
                      {"", epoch, PlacementEvent::kFinished, Reason::kNone, "", summary_json});
   }
+  /// Why the job is where it is.
+  JobExplanation Explain(const std::string& id) {
+    std::promise<Result<JobExplanation>> promise;
+    service_->Explain(id, [&](Result<JobExplanation> why) { promise.set_value(std::move(why)); });
+    Result<JobExplanation> why = promise.get_future().get();
+    EXPECT_TRUE(why.ok()) << why.status().message();
+    return why.ok() ? *std::move(why) : JobExplanation();
+  }
   JobState AwaitState(const std::string& id, JobState state) {
     JobState now = service_->Get(id)->job.state;
     for (int i = 0; i < 1000 && now != state; ++i) {

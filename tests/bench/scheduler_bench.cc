@@ -156,6 +156,7 @@ Json RowOf(const std::string& cluster, const std::string& policy, const Trace& t
           {"most_completion_seconds", summary.most_completion_seconds},
           {"mean_slowdown", summary.mean_slowdown},
           {"p99_slowdown", summary.p99_slowdown},
+          {"max_slowdown", summary.max_slowdown},
           {"makespan_seconds", summary.makespan_seconds},
           {"preemptions", outcome.preemptions},
           {"resizes", outcome.resizes},

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <queue>
 #include <tuple>
 
@@ -14,6 +15,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kGpuHour = 3600;
 /// A resize costs a restart, so one that changes little is not worth it.
 constexpr double kLeastResizeGap = 600;
+/// Times as fast on the next size, for srsf_elastic to take it.
+constexpr double kLeastScaling = 1.5;
 
 struct Job {
   const TraceJob* trace = nullptr;
@@ -171,6 +174,8 @@ class Baseline {
     } else if (policy == "srsf") {
       Reassign(
           [](const Job& job) { return job.predicted() * static_cast<double>(job.trace->gpus); });
+    } else if (policy == "srsf_elastic") {
+      ElasticSrsf();
     } else if (policy.starts_with("las")) {
       const std::vector<double> limits = Limits(policy);
       Reassign([&](const Job& job) {
@@ -249,11 +254,38 @@ class Baseline {
       free -= more;
       offer(step.job, step.size + 1);
     }
+    MoveTo(target);
+  }
+
+  void ElasticSrsf() {
+    std::vector<size_t> order(jobs_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto gpu_time = [this](size_t i) {
+      return jobs_[i].predicted() * static_cast<double>(jobs_[i].trace->gpus);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return gpu_time(a) < gpu_time(b); });
+    std::vector<int64_t> target(jobs_.size(), 0);
+    int64_t free = gpus_;
+    for (const size_t i : order) {
+      for (const int64_t size : ElasticSizes(jobs_[i].trace->gpus, gpus_)) {
+        const bool pays =
+            target[i] == 0 || curve_.Speed(size) >= kLeastScaling * curve_.Speed(target[i]);
+        if (size > free || !pays) break;
+        target[i] = size;
+      }
+      free -= target[i];
+    }
+    MoveTo(target);
+  }
+
+  /// Gives each job as many GPUs as `target` says, by index.
+  void MoveTo(const std::vector<int64_t>& target) {
     // Room for those that wait is made at once; growing waits for a while, since it is a restart.
     for (size_t i = 0; i < jobs_.size(); ++i) {
       if (target[i] < jobs_[i].held) Give(jobs_[i], target[i]);
     }
-    free = Free();
+    int64_t free = Free();
     for (const bool starts : {true, false}) {
       for (size_t i = 0; i < jobs_.size(); ++i) {
         Job& job = jobs_[i];
@@ -277,8 +309,9 @@ class Baseline {
 }  // namespace
 
 const std::vector<std::string>& BaselineNames() {
-  static const std::vector<std::string> names = {"fifo", "fit_first", "easy",   "sjf",   "srtf",
-                                                 "srsf", "las_2q",    "las_4q", "rubick"};
+  static const std::vector<std::string> names = {"fifo",   "fit_first",   "easy",   "sjf",
+                                                 "srtf",   "srsf",        "las_2q", "las_4q",
+                                                 "rubick", "srsf_elastic"};
   return names;
 }
 

@@ -23,6 +23,9 @@ const std::vector<std::string>& BaselineNames();
 ///   las_4q     four queues: 1, 10 and 100 GPU hours
 ///   rubick     jobs run on the sizes of ElasticSizes: in order of submission each gets the least,
 ///              then whoever gains most by a step up; durations are not known to it
+///   srsf_elastic
+///              the same sizes by remaining time x GPUs: in that order each gets the largest that
+///              fits, as long as a size is at least 1.5 times as fast as the one before
 Outcome SimulateBaseline(const std::string& policy, const Trace& trace, int64_t gpus,
                          const ScalingCurve& curve);
 

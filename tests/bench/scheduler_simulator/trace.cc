@@ -120,6 +120,7 @@ Summary Summarize(const Trace& trace, const Outcome& outcome) {
           Percentile(outcome.completion_seconds, 1),
           Mean(slowdowns),
           Percentile(slowdowns, 0.99),
+          Percentile(slowdowns, 1),
           outcome.makespan_seconds};
 }
 

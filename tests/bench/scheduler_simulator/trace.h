@@ -68,6 +68,7 @@ struct Summary {
   double most_completion_seconds = 0;
   double mean_slowdown = 0;
   double p99_slowdown = 0;
+  double max_slowdown = 0;
   double makespan_seconds = 0;
 };
 Summary Summarize(const Trace& trace, const Outcome& outcome);
