@@ -27,6 +27,7 @@ struct TechniqueProducts {
   double searched_flops = 0;
   double searched_bytes = 0;
   bool dense_weight_gradients = false;  ///< The products for gradients of weights are dense.
+  bool dense_input_gradients = false;   ///< The products for gradients of inputs are dense.
   bool copies_weights = false;          ///< Packing makes an f32 copy of each.
   /// Where the optimizer is offloaded all weights come up after the update, before the next pass.
   bool uploads_at_once = false;

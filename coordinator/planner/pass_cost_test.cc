@@ -32,13 +32,13 @@ WorkerProfile WorkerWithSparseProducts() {
   return worker;
 }
 
-PassCost SparsePass(const WorkerProfile& worker, const SparsitySpec& spec) {
+PassCost SparsePass(const WorkerProfile& worker, const SparsitySpec& spec, bool on_cuda = false) {
   const auto rates = MakeStepRates(worker, DType::kF32, false);
   TrainSpec train;
   train.precision = "fp32";
   train.sparsity = spec;
   return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
-                    TechniqueProductsOf(train, false), train);
+                    TechniqueProductsOf(train, on_cuda), train);
 }
 
 TEST(CostOfPass, HasWhatMasksAddByTheirInterval) {
@@ -77,6 +77,25 @@ TEST(CostOfPass, GradientsOfWeightsMayStayDense) {
   EXPECT_NEAR(forward(exact), forward(sparse), 1e-12);
   EXPECT_LT(sparse.backward_gemm_seconds, exact.backward_gemm_seconds);
   EXPECT_LT(exact.backward_gemm_seconds, dense.backward_gemm_seconds);
+}
+
+// Sparse tensor cores multiply by the transpose of a weight only where its columns are 2:4, too.
+TEST(CostOfPass, GradientsOfInputsStayDenseOnCudaUnderMasksOfRowsAlone) {
+  const WorkerProfile worker = WorkerWithSparseProducts();
+  const auto backward = [&](const char* method, bool on_cuda) {
+    const SparsitySpec spec = {
+        .method = method, .dense_share = 0, .gradient_estimate = "exact", .switch_share = 0.25};
+    return SparsePass(worker, spec, on_cuda).backward_gemm_seconds;
+  };
+  const double dense = backward("none", true);
+  for (const char* method : {"sr_ste", "s_ste", "step"}) {
+    EXPECT_NEAR(backward(method, true), dense, 1e-12) << method;
+    EXPECT_LT(backward(method, false), dense) << method;
+  }
+  for (const char* method : {"masked_decay", "static", "slope"}) {
+    EXPECT_LT(backward(method, true), dense) << method;
+    EXPECT_EQ(backward(method, true), backward(method, false)) << method;
+  }
 }
 
 TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {

@@ -306,6 +306,9 @@ class Sparse24Cost : public TechniqueCost {
       products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
     }
     products.dense_weight_gradients = spec.gradient_estimate == "exact";
+    // Sparse tensor cores need two of each four along the side that they sum over. On a CPU the
+    // kept weights of any mask are listed.
+    products.dense_input_gradients = on_cuda && HasRowMasks(spec) && !HasBackwardMasks(spec);
     products.copies_weights = spec.method == "s_ste";
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.
