@@ -219,7 +219,10 @@ struct SparsitySpec {
             .OneOf({"none", "masked_decay", "sr_ste", "s_ste", "step", "static", "slope",
                     "activations", "measure"}),
         self.method);
-    visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste, step).")
+    visit(Field("decay",
+                "Decay of the weights that are left out (masked_decay, sr_ste, step). In a job "
+                "file also auto: short runs find it, as long as the warm-up or as "
+                "decay_search_steps says.")
               .Range(0, 1),
           self.decay);
     visit(
