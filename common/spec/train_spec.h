@@ -148,8 +148,8 @@ struct PruningSpec {
           self.rewind_step);
     visit(Field("products",
                 "dense: matrix products multiply by zeros too; sparse: by the kept weights alone, "
-                "on a GPU by cuSPARSE; auto: sparse on a CPU in fp32 where at most 0.3 of a matrix "
-                "is kept.")
+                "on a GPU by cuSPARSE; auto: sparse on a CPU without AMX in fp32 where at most 0.3 "
+                "of a matrix is kept.")
               .OneOf({"auto", "dense", "sparse"}),
           self.products);
     visit(Field("restart",

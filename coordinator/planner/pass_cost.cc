@@ -44,7 +44,8 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
                               ? 0
                               : rates.TechniqueFlopsPerSecond(techniques.rate_name, gemm.pass,
                                                               gemm.m, gemm.n, gemm.k, threads);
-      const double own = rate > 0 ? gemm.Flops() / rate : seconds * techniques.seconds_share;
+      const double own = rate > 0 ? techniques.measured_share * gemm.Flops() / rate
+                                  : techniques.seconds_share * seconds;
       seconds += (1 - techniques.dense_share) * (own - seconds);
     }
     // The classifier's columns are already those of a rank; each has the whole router.

@@ -37,8 +37,9 @@ PassCost SparsePass(const WorkerProfile& worker, const SparsitySpec& spec, bool 
   TrainSpec train;
   train.precision = "fp32";
   train.sparsity = spec;
-  return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
-                    TechniqueProductsOf(train, on_cuda), train);
+  return CostOfPass(
+      Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
+      TechniqueProductsOf(train, on_cuda ? ComputeUnits::kCuda : ComputeUnits::kCpuVector), train);
 }
 
 TEST(CostOfPass, HasWhatMasksAddByTheirInterval) {
@@ -96,6 +97,33 @@ TEST(CostOfPass, GradientsOfInputsStayDenseOnCudaUnderMasksOfRowsAlone) {
     EXPECT_LT(backward(method, true), dense) << method;
     EXPECT_EQ(backward(method, true), backward(method, false)) << method;
   }
+}
+
+// The measured products are those of matrices that keep a quarter.
+TEST(CostOfPass, ProductsOfPrunedWeightsFollowTheirDensity) {
+  WorkerProfile worker = Worker("w", 2, kGiB);
+  for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+    worker.gemm.push_back({"csr_" + std::string(pass) + "_fp32", 1024, 768, 768, 1, 1e12});
+  }
+  const auto rates = MakeStepRates(worker, DType::kF32, false);
+  const auto seconds = [&](double density, const char* products, ComputeUnits units) {
+    TrainSpec train;
+    train.steps = 1'000'000;  // the step that chooses weights hardly counts
+    train.precision = "fp32";
+    train.pruning = {.method = "magnitude", .density = density, .products = products};
+    return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
+                      TechniqueProductsOf(train, units), train)
+        .block_forward_gemm_seconds;
+  };
+  constexpr ComputeUnits kVector = ComputeUnits::kCpuVector;
+  const double dense = seconds(0.25, "dense", kVector);
+  const double quarter = seconds(0.25, "auto", kVector), eighth = seconds(0.125, "auto", kVector);
+  EXPECT_LT(quarter, dense);
+  EXPECT_LT(eighth, quarter);
+  EXPECT_GT(eighth, quarter / 2) << "what takes as long at any density";
+  EXPECT_GT(seconds(0.5, "sparse", kVector), quarter);
+  EXPECT_EQ(seconds(0.25, "auto", ComputeUnits::kCpuMatrix), dense);
+  EXPECT_LT(seconds(0.25, "sparse", ComputeUnits::kCpuMatrix), dense);
 }
 
 TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {

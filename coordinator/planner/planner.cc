@@ -372,7 +372,8 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
 }
 
 /// Says of products that a technique made for speed what they bring: compares with the job without
-/// them, planned by `plan`. kInvalid where they are slower, and the job does not insist.
+/// them, planned by `plan`. kInvalid where they are slower, the job does not insist, and the
+/// technique does not keep them.
 template <class PlanFn>
 Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, const PlanFn& plan) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
@@ -393,8 +394,12 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
           text, sizeof(text),
           "makes steps %.2f times as long as dense products do (%.3g s instead of %.3g s)",
           own / other, own, other);
-      return InvalidError(name + " " + text + " on these machines; hint: " +
-                          std::string(technique->InsteadOfSlowProducts()));
+      const std::string slower = name + " " + text;
+      const std::string hint = "; hint: " + std::string(technique->InsteadOfSlowProducts());
+      if (!technique->KeepsSlowProducts()) {
+        return InvalidError(slower + " on these machines" + hint);
+      }
+      chosen.reason += "; " + slower + hint;
     }
     if (other > (1 + kAlike) * own) {
       std::snprintf(text, sizeof(text), " makes steps %.2f times as fast as dense products do",

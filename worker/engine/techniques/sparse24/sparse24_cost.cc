@@ -287,8 +287,9 @@ class Sparse24Cost : public TechniqueCost {
   // A bit of each weight says whether it counts. Both products with a weight have a list of the
   // columns that count: of each four weights two values in f32 and one column of two bytes, and
   // heads of the lists.
-  TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
+  TechniqueProducts ProductsOf(const TrainSpec& train, ComputeUnits units) const override {
     const SparsitySpec& spec = train.sparsity;
+    const bool on_cuda = units == ComputeUnits::kCuda;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
     TechniqueProducts products{
         .state_bytes = 1.0 / 8, .uploads_at_once = true, .brings_weights = true};

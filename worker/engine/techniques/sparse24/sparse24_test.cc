@@ -519,7 +519,7 @@ TEST(Sparse24, HasNoMoreDenseStepsThanSteps) {
   const auto dense = [](double dense_share, double switch_share) {
     TrainSpec train;
     train.sparsity = {.method = "step", .dense_share = dense_share, .switch_share = switch_share};
-    return TechniqueProductsOf(train, false).dense_share;
+    return TechniqueProductsOf(train, ComputeUnits::kCpuVector).dense_share;
   };
   EXPECT_DOUBLE_EQ(dense(0.25, 0.5), 0.75);
   EXPECT_DOUBLE_EQ(dense(0.25, 0), 0.75) << "the last step in which it may switch";
