@@ -110,7 +110,9 @@ TEST(CostOfPass, ProductsOfPrunedWeightsFollowTheirDensity) {
     TrainSpec train;
     train.steps = 1'000'000;  // the step that chooses weights hardly counts
     train.precision = "fp32";
-    train.pruning = {.method = "magnitude", .density = density, .products = products};
+    train.pruning.method = "magnitude";
+    train.pruning.density = density;
+    train.pruning.products = products;
     return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
                       TechniqueProductsOf(train, units), train)
         .block_forward_gemm_seconds;
