@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,6 +50,30 @@ TEST(PlanJob, SaysWhatSparseProductsBring) {
               HasSubstr("hint: train.sparsity.method none, or train.sparsity.require true"));
   job.train.sparsity.require = true;
   EXPECT_GT(step(PlanJob(job, slow)), step(PlanJob(dense, slow)));
+}
+
+// Matrix units multiply bf16 faster than sparse products can, which are measured in that type, too.
+TEST(PlanJob, RefusesSparseProductsWhereDenseOnesRunOnMatrixUnits) {
+  ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  WorkerProfile& worker = cluster.workers[0];
+  worker.isa = "amx";
+  std::erase_if(worker.gemm, [](const GemmRate& rate) { return rate.precision == "bf16"; });
+  for (const int64_t threads : {1, 2}) {
+    worker.gemm.push_back({"bf16", 1024, 768, 768, threads, 750e9 * static_cast<double>(threads)});
+    for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+      worker.gemm.push_back({"sparse24_" + std::string(pass) + "_bf16", 1024, 768, 768, threads,
+                             400e9 * static_cast<double>(threads)});
+    }
+  }
+  JobSpec job = Gpt2Job();
+  job.train.precision = "bf16";
+  job.train.sparsity.method = "masked_decay";
+  job.resources.ranks = 1;
+  job.resources.threads_per_rank = 2;
+  const Status refused = PlanJob(job, cluster).status();
+  EXPECT_THAT(refused.message(), HasSubstr("2:4 sparsity makes steps "));
+  EXPECT_THAT(refused.message(), HasSubstr(", at 800 against 1500 measured GFLOP/s"));
+  EXPECT_THAT(refused.message(), HasSubstr("hint: train.sparsity.method none"));
 }
 
 // A pruned network learns the same with dense products, so slow ones are no reason to refuse it.

@@ -51,13 +51,6 @@ StepInputs InputsOf(const JobSpec& job, const Plan& plan, int64_t ranks_on_worke
   return inputs;
 }
 
-/// What computes the plan on that machine.
-ComputeUnits UnitsOf(const Plan& plan, const WorkerProfile& worker) {
-  const DType products = PrecisionOf(plan.precision).products;
-  return ComputeUnitsOf(plan.device == "cpu" ? ProcessorRates::ProductsOf(worker, products)
-                                             : ProductKind::kStored);
-}
-
 /// Simulated, each rank of the pipeline on the slowest machine that it has.
 PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& cluster,
                               const Plan& plan, const PipelineSchedule& schedule) {
