@@ -35,7 +35,7 @@ class Sparse24Layer {
   Status KeepAll(const Stream& stream);
   /// Searches for the mask of the weight as it is now: a sharded one has been brought in the type
   /// in which it is held, so that the mask is that of one rank. `tensor_ranks`: the tensor-parallel
-  /// ranks, all of which call it, or null.
+  /// ranks, or null; all of them call it.
   Status FindMask(Context& context, const SparsitySpec& spec, Collective* tensor_ranks);
   /// What s_ste multiplies by: such that the first sparse weight is as near to the weight as it can
   /// be, of all tensor-parallel ranks together. 0: not known yet. Part of the state.
