@@ -118,6 +118,31 @@ TEST(JobFile, LowersAWarmupThatNobodyWrote) {
             "F:4: schedule.warmup_steps 100 is more than train.steps 20");
 }
 
+TEST(JobFile, DecayAutoIsASearchAsLongAsTheWarmup) {
+  const auto load = [](const std::string& sparsity, std::ostream& notes) {
+    return LoadJobFile(WriteTemp("decay.yaml",
+                                 "name: a\ndata: {train: [x]}\nschedule: {warmup_steps: 30}\n"
+                                 "train: {steps: 1000, precision: fp32, sparsity: {method: "
+                                 "masked_decay, mask_interval: 20, decay: " +
+                                     sparsity + "}}\n"),
+                       DataCheck::kNone, notes);
+  };
+  std::ostringstream notes, none;
+  const Result<JobSpec> found = load("auto", notes);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(found->train.sparsity.decay_search_steps, 40);
+  EXPECT_EQ(found->train.sparsity.decay, SparsitySpec().decay);
+  EXPECT_EQ(notes.str(),
+            "note: train.sparsity.decay is searched for in four runs of 40 steps each, as long as "
+            "the warm-up\n");
+  const Result<JobSpec> longer = load("auto, decay_search_steps: 60", none);
+  ASSERT_TRUE(longer.ok()) << longer.status().message();
+  EXPECT_EQ(longer->train.sparsity.decay_search_steps, 60);
+  EXPECT_EQ(none.str(), "");
+  EXPECT_THAT(load("automatic", none).status().message(),
+              ::testing::HasSubstr("train.sparsity.decay must be a number"));
+}
+
 TEST(JobFile, ExpandsHomeVariablesAndPatterns) {
   const std::string folder = testing::TempDir() + "/expanded";
   std::filesystem::create_directories(folder + "/data");

@@ -89,6 +89,19 @@ bool IsWritten(const Json& document, const char* section, const char* field) {
   return found != document.end() && found->is_object() && found->contains(field);
 }
 
+/// Takes `train.sparsity.decay: auto` out of a job; whether it was there.
+bool TakeAutoDecay(Json& document) {
+  Json* section = &document;
+  for (const char* name : {"train", "sparsity"}) {
+    const auto found = section->find(name);
+    if (found == section->end() || !found->is_object()) return false;
+    section = &*found;
+  }
+  if (section->value("decay", Json()) != "auto") return false;
+  section->erase("decay");
+  return true;
+}
+
 /// The line of `path` or, where it is not written, of what it belongs to.
 std::map<std::string, int>::const_iterator LineOf(const Document& document, std::string path,
                                                   bool or_parent) {
@@ -156,6 +169,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
   }
   WEFT_ASSIGN_OR_RETURN(Document document, ParseYaml(text, path == "-" ? "standard input" : path));
   if (edit) WEFT_RETURN_IF_ERROR(edit(document.value));
+  const bool finds_decay = document.value.is_object() && TakeAutoDecay(document.value);
   WEFT_ASSIGN_OR_RETURN(JobSpec job, FromJson<JobSpec>(document));
   const int64_t warmup = job.schedule.warmup_steps;
   if (!IsWritten(document.value, "schedule", "warmup_steps") && FitDefaultWarmup(job)) {
@@ -164,6 +178,11 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
           << (job.phases.empty() ? "train.steps is " + std::to_string(job.train.steps)
                                  : "a phase is as short as that")
           << '\n';
+  }
+  if (finds_decay && job.train.sparsity.decay_search_steps == 0) {
+    job.train.sparsity.decay_search_steps = DefaultDecaySearchSteps(job);
+    notes << "note: train.sparsity.decay is searched for in four runs of "
+          << job.train.sparsity.decay_search_steps << " steps each, as long as the warm-up\n";
   }
   const auto finish = [&]() -> Status {
     WEFT_RETURN_IF_ERROR(ValidateJob(job));

@@ -38,7 +38,7 @@ MemoryInputs MemoryInputsOfMesh(const JobSpec& planned, const ModelShape& shape,
   inputs.products = machine.products;
   inputs.product_workspace_bytes = machine.product_workspace_bytes;
   inputs.format_blocks = FormatBlocksOf(*inputs.precision, planned.train);
-  inputs.technique_products = TechniqueProductsOf(planned.train, inputs.OnCuda());
+  inputs.technique_products = TechniqueProductsOf(planned.train, ComputeUnitsOf(inputs.products));
   inputs.job_workspace = WorkspaceOf(planned);
   inputs.added_network = AddedNetworkShape(planned.train);
   inputs.keeps_own_logits = KeepsOwnLogits(planned.train);

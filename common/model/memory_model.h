@@ -63,6 +63,13 @@ inline ProductKind Fuller(ProductKind a, ProductKind b) {
   return a != b && widened ? ProductKind::kWidened : std::max(a, b);
 }
 
+/// The units that multiply like that.
+inline ComputeUnits ComputeUnitsOf(ProductKind kind) {
+  if (kind == ProductKind::kStored) return ComputeUnits::kCuda;
+  const bool amx = kind == ProductKind::kSplit || kind == ProductKind::kTiles;
+  return amx ? ComputeUnits::kCpuMatrix : ComputeUnits::kCpuVector;
+}
+
 /// Whether it has no copies of matrices.
 inline bool MultipliesStored(ProductKind kind) {
   return kind == ProductKind::kUnpacked || kind == ProductKind::kWidenedUnpacked;

@@ -312,9 +312,9 @@ std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType p
   return std::string(rate_name) + std::string(name) + std::string(GemmRateName(products));
 }
 
-TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda) {
+TechniqueProducts TechniqueProductsOf(const TrainSpec& train, ComputeUnits units) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    const TechniqueProducts products = technique->ProductsOf(train, on_cuda);
+    const TechniqueProducts products = technique->ProductsOf(train, units);
     if (products.any()) return products;
   }
   return {};

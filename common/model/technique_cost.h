@@ -271,13 +271,15 @@ class TechniqueCost {
 
   /// How it multiplies by weights of blocks, and how these come to the device; any() is false where
   /// it has no say in either.
-  virtual TechniqueProducts ProductsOf(const TrainSpec&, bool /*on_cuda*/) const { return {}; }
+  virtual TechniqueProducts ProductsOf(const TrainSpec&, ComputeUnits) const { return {}; }
 
   /// Where ProductsOf() make training faster, and the job does not insist on them: the same job
   /// without.
   virtual std::optional<JobSpec> WithoutProducts(const JobSpec&) const { return std::nullopt; }
   /// What the user can ask for instead of products that are slower than dense ones.
   virtual std::string_view InsteadOfSlowProducts() const { return {}; }
+  /// Whether a job with such products is planned all the same: they train what dense ones would.
+  virtual bool KeepsSlowProducts() const { return false; }
 
   /// Bytes of workspace between the backward pass and the update.
   virtual int64_t WorkspaceBytes(const MemoryInputs&) const { return 0; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -8,6 +9,18 @@
 #include "common/spec/train_spec.h"
 
 namespace weft {
+
+/// What multiplies matrices, as far as the products of techniques depend on it.
+enum class ComputeUnits : uint8_t {
+  kCpuVector,  ///< Vector units of a processor.
+  kCpuMatrix,  ///< AMX: dense products run there, also those in f32, and others on vector units.
+  kCuda,
+};
+
+/// Prefix of the names of the measured products with the kept weights of a pruned matrix alone
+/// (GemmRate::precision), and the density of that matrix.
+inline constexpr std::string_view kCsrRates = "csr_";
+inline constexpr double kCsrRatesDensity = 0.25;
 
 /// How a technique multiplies by the weights of MLPs, or of all of a block, where it does so in a
 /// form of its own (WeightProducts of the engine). Not by those of experts.
@@ -27,6 +40,7 @@ struct TechniqueProducts {
   double searched_flops = 0;
   double searched_bytes = 0;
   bool dense_weight_gradients = false;  ///< The products for gradients of weights are dense.
+  bool dense_input_gradients = false;   ///< The products for gradients of inputs are dense.
   bool copies_weights = false;          ///< Packing makes an f32 copy of each.
   /// Where the optimizer is offloaded all weights come up after the update, before the next pass.
   bool uploads_at_once = false;
@@ -41,6 +55,7 @@ struct TechniqueProducts {
   bool attention = false;           ///< Those of attention, too.
   std::string_view rate_name = {};  ///< Of its measured products (GemmRate::precision): a prefix.
   double seconds_share = 1;         ///< Of a dense product's seconds, where none is measured.
+  double measured_share = 1;        ///< Of a measured product's seconds, where there is one.
 
   bool any() const { return state_bytes > 0 || operand_bytes > 0 || uploads_at_once; }
 };
@@ -48,8 +63,8 @@ struct TechniqueProducts {
 /// GemmRate::precision of the measured products of a pass.
 std::string TechniqueRateName(std::string_view rate_name, GemmPass pass, DType products);
 
-/// The products of the technique that `train` asks for, on a processor or a GPU.
-TechniqueProducts TechniqueProductsOf(const TrainSpec& train, bool on_cuda);
+/// The products of the technique that `train` asks for.
+TechniqueProducts TechniqueProductsOf(const TrainSpec& train, ComputeUnits units);
 
 /// Numbers of workspace for each token, of the type of activations, unless it says otherwise.
 struct ProductNumbers {

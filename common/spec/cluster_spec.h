@@ -14,8 +14,8 @@
 namespace weft {
 
 /// Products that workers measure: of dense operands (kProductRateNames), and of layers with 2:4
-/// sparse weights, by pass (common/model/technique_products.h).
-inline constexpr std::array<std::string_view, 10> kMeasuredProducts = {
+/// sparse weights and with a quarter of the weights, by pass (common/model/technique_products.h).
+inline constexpr std::array<std::string_view, 13> kMeasuredProducts = {
     "fp32",
     "bf16",
     "fp16",
@@ -25,7 +25,10 @@ inline constexpr std::array<std::string_view, 10> kMeasuredProducts = {
     "sparse24_weight_gradient_fp32",
     "sparse24_forward_bf16",
     "sparse24_input_gradient_bf16",
-    "sparse24_weight_gradient_bf16"};
+    "sparse24_weight_gradient_bf16",
+    "csr_forward_fp32",
+    "csr_input_gradient_fp32",
+    "csr_weight_gradient_fp32"};
 
 /// One measured matrix product.
 struct GemmRate {

@@ -256,6 +256,12 @@ bool FitDefaultWarmup(JobSpec& job) {
   return true;
 }
 
+int64_t DefaultDecaySearchSteps(const JobSpec& job) {
+  const int64_t interval = job.train.sparsity.mask_interval;
+  const int64_t searches = (job.schedule.warmup_steps + interval - 1) / interval;
+  return std::max<int64_t>(searches, 2) * interval;
+}
+
 Status ValidateJob(const JobSpec& job) {
   if (!job.phases.empty() && !MaskedGrowthOf(job)) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);

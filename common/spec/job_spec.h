@@ -338,6 +338,11 @@ Status ValidateKnownSizes(const JobSpec& job);
 /// step) and to what a decay that is asked for leaves; whether it did.
 bool FitDefaultWarmup(JobSpec& job);
 
+/// train.sparsity.decay_search_steps of a job that leaves its decay to the search: as many as
+/// schedule.warmup_steps, rounded up to a multiple of train.sparsity.mask_interval, and at least
+/// two of these.
+int64_t DefaultDecaySearchSteps(const JobSpec& job);
+
 /// Checks what a head needs of the data, and the data of the model: part of ValidateJob, except for
 /// imported models, whose family and head show when the folder has been read.
 Status ValidateHead(const JobSpec& job);

@@ -458,6 +458,17 @@ TEST(FitDefaultWarmup, IsATenthOfTheStepsAtMost) {
   EXPECT_EQ(job.schedule.warmup_steps, 0);
 }
 
+TEST(DefaultDecaySearchSteps, AreThoseOfTheWarmupInWholeIntervals) {
+  JobSpec job;
+  job.train.sparsity.mask_interval = 40;
+  job.schedule.warmup_steps = 100;
+  EXPECT_EQ(DefaultDecaySearchSteps(job), 120);
+  job.schedule.warmup_steps = 120;
+  EXPECT_EQ(DefaultDecaySearchSteps(job), 120);
+  job.schedule.warmup_steps = 0;  // One search for masks would measure no flips.
+  EXPECT_EQ(DefaultDecaySearchSteps(job), 80);
+}
+
 TEST(FitDefaultWarmup, SizesThatAreNoneAreLeftToValidation) {
   JobSpec job = GoodJob();
   job.phases.resize(2);

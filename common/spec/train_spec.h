@@ -148,8 +148,8 @@ struct PruningSpec {
           self.rewind_step);
     visit(Field("products",
                 "dense: matrix products multiply by zeros too; sparse: by the kept weights alone, "
-                "on a GPU by cuSPARSE; auto: sparse on a CPU in fp32 where at most 0.3 of a matrix "
-                "is kept.")
+                "on a GPU by cuSPARSE; auto: sparse on a CPU without AMX in fp32 where at most 0.3 "
+                "of a matrix is kept.")
               .OneOf({"auto", "dense", "sparse"}),
           self.products);
     visit(Field("restart",
@@ -219,7 +219,10 @@ struct SparsitySpec {
             .OneOf({"none", "masked_decay", "sr_ste", "s_ste", "step", "static", "slope",
                     "activations", "measure"}),
         self.method);
-    visit(Field("decay", "Decay of the weights that are left out (masked_decay, sr_ste, step).")
+    visit(Field("decay",
+                "Decay of the weights that are left out (masked_decay, sr_ste, step). In a job "
+                "file also auto: short runs find it, as long as the warm-up or as "
+                "decay_search_steps says.")
               .Range(0, 1),
           self.decay);
     visit(

@@ -16,6 +16,12 @@ double AtLeastOneLayer(const ModelShape& shape) {
   return D(std::max<int64_t>(shape.spec.layers, 1));
 }
 
+/// Whether the products of `pass` are dense where the technique's other products are its own.
+bool StaysDense(const TechniqueProducts& techniques, GemmPass pass) {
+  return (techniques.dense_weight_gradients && pass == GemmPass::kWeightGradient) ||
+         (techniques.dense_input_gradients && pass == GemmPass::kInputGradient);
+}
+
 /// Adds the products with weights. `computed`: of the work of sub-layers; likewise below. Of
 /// `tokens`, in sequences of `sequence_length`, the share `classified` reaches the classifier.
 void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence_length,
@@ -32,14 +38,14 @@ void AddWeightProducts(const ModelShape& shape, int64_t tokens, int64_t sequence
                                                                           gemm.m, gemm.n, gemm.k);
       seconds += cost.format_share * (in_format - seconds);
     }
-    const bool stays_dense =
-        techniques.dense_weight_gradients && gemm.pass == GemmPass::kWeightGradient;
-    if (!stays_dense && (techniques.attention ? in_blocks : IsMlp(gemm.role))) {
+    if (!StaysDense(techniques, gemm.pass) &&
+        (techniques.attention ? in_blocks : IsMlp(gemm.role))) {
       const double rate = techniques.rate_name.empty()
                               ? 0
                               : rates.TechniqueFlopsPerSecond(techniques.rate_name, gemm.pass,
                                                               gemm.m, gemm.n, gemm.k, threads);
-      const double own = rate > 0 ? gemm.Flops() / rate : seconds * techniques.seconds_share;
+      const double own = rate > 0 ? techniques.measured_share * gemm.Flops() / rate
+                                  : techniques.seconds_share * seconds;
       seconds += (1 - techniques.dense_share) * (own - seconds);
     }
     // The classifier's columns are already those of a rank; each has the whole router.

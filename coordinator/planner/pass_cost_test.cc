@@ -32,13 +32,14 @@ WorkerProfile WorkerWithSparseProducts() {
   return worker;
 }
 
-PassCost SparsePass(const WorkerProfile& worker, const SparsitySpec& spec) {
+PassCost SparsePass(const WorkerProfile& worker, const SparsitySpec& spec, bool on_cuda = false) {
   const auto rates = MakeStepRates(worker, DType::kF32, false);
   TrainSpec train;
   train.precision = "fp32";
   train.sparsity = spec;
-  return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
-                    TechniqueProductsOf(train, false), train);
+  return CostOfPass(
+      Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
+      TechniqueProductsOf(train, on_cuda ? ComputeUnits::kCuda : ComputeUnits::kCpuVector), train);
 }
 
 TEST(CostOfPass, HasWhatMasksAddByTheirInterval) {
@@ -77,6 +78,54 @@ TEST(CostOfPass, GradientsOfWeightsMayStayDense) {
   EXPECT_NEAR(forward(exact), forward(sparse), 1e-12);
   EXPECT_LT(sparse.backward_gemm_seconds, exact.backward_gemm_seconds);
   EXPECT_LT(exact.backward_gemm_seconds, dense.backward_gemm_seconds);
+}
+
+// Sparse tensor cores multiply by the transpose of a weight only where its columns are 2:4, too.
+TEST(CostOfPass, GradientsOfInputsStayDenseOnCudaUnderMasksOfRowsAlone) {
+  const WorkerProfile worker = WorkerWithSparseProducts();
+  const auto backward = [&](const char* method, bool on_cuda) {
+    const SparsitySpec spec = {
+        .method = method, .dense_share = 0, .gradient_estimate = "exact", .switch_share = 0.25};
+    return SparsePass(worker, spec, on_cuda).backward_gemm_seconds;
+  };
+  const double dense = backward("none", true);
+  for (const char* method : {"sr_ste", "s_ste", "step"}) {
+    EXPECT_NEAR(backward(method, true), dense, 1e-12) << method;
+    EXPECT_LT(backward(method, false), dense) << method;
+  }
+  for (const char* method : {"masked_decay", "static", "slope"}) {
+    EXPECT_LT(backward(method, true), dense) << method;
+    EXPECT_EQ(backward(method, true), backward(method, false)) << method;
+  }
+}
+
+// The measured products are those of matrices that keep a quarter.
+TEST(CostOfPass, ProductsOfPrunedWeightsFollowTheirDensity) {
+  WorkerProfile worker = Worker("w", 2, kGiB);
+  for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+    worker.gemm.push_back({"csr_" + std::string(pass) + "_fp32", 1024, 768, 768, 1, 1e12});
+  }
+  const auto rates = MakeStepRates(worker, DType::kF32, false);
+  const auto seconds = [&](double density, const char* products, ComputeUnits units) {
+    TrainSpec train;
+    train.steps = 1'000'000;  // the step that chooses weights hardly counts
+    train.precision = "fp32";
+    train.pruning.method = "magnitude";
+    train.pruning.density = density;
+    train.pruning.products = products;
+    return CostOfPass(Shape(), 1, 256, kFp32Precision, 0, 0, *rates, 1, 1,
+                      TechniqueProductsOf(train, units), train)
+        .block_forward_gemm_seconds;
+  };
+  constexpr ComputeUnits kVector = ComputeUnits::kCpuVector;
+  const double dense = seconds(0.25, "dense", kVector);
+  const double quarter = seconds(0.25, "auto", kVector), eighth = seconds(0.125, "auto", kVector);
+  EXPECT_LT(quarter, dense);
+  EXPECT_LT(eighth, quarter);
+  EXPECT_GT(eighth, quarter / 2) << "what takes as long at any density";
+  EXPECT_GT(seconds(0.5, "sparse", kVector), quarter);
+  EXPECT_EQ(seconds(0.25, "auto", ComputeUnits::kCpuMatrix), dense);
+  EXPECT_LT(seconds(0.25, "sparse", ComputeUnits::kCpuMatrix), dense);
 }
 
 TEST(CostOfPass, HasTheForwardPassesThatScoreAnswers) {

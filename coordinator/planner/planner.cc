@@ -23,8 +23,10 @@
 #include "coordinator/planner/meshes.h"
 #include "coordinator/planner/pass_cost.h"
 #include "coordinator/planner/plan_text.h"
+#include "coordinator/planner/processor_rates.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/search.h"
+#include "coordinator/planner/step_rates.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
 
@@ -371,10 +373,39 @@ Status CheckAsked(const JobSpec& job, const ClusterProfile& cluster) {
   return CutModel(job).status();
 }
 
+/// The rates behind that, where the plan's first machine has measured them: ", at 200 against 300
+/// measured GFLOP/s". Those of the forward pass through the first layer of an MLP.
+std::string MeasuredRatesText(const JobSpec& job, const Plan& plan, const ClusterProfile& cluster) {
+  const auto worker =
+      std::find_if(cluster.workers.begin(), cluster.workers.end(), [&](const WorkerProfile& each) {
+        return !plan.rank_workers.empty() && each.worker_id == plan.rank_workers.front();
+      });
+  if (worker == cluster.workers.end()) return "";
+  TrainSpec train = job.train;
+  train.precision = plan.precision;
+  const TechniqueProducts products = TechniqueProductsOf(train, UnitsOf(plan, *worker));
+  if (products.rate_name.empty()) return "";
+  const auto rates =
+      MakeStepRates(*worker, PrecisionOf(plan.precision).products, plan.device != "cpu");
+  const int64_t m = plan.micro_batch * SequenceLength(job) / plan.mesh.context;
+  const int64_t n = MlpWidth(job.model) / plan.mesh.tensor, k = job.model.width;
+  const int64_t threads = plan.threads_per_rank;
+  const double own =
+      rates->TechniqueFlopsPerSecond(products.rate_name, GemmPass::kForward, m, n, k, threads);
+  if (own <= 0) return "";
+  char text[80];
+  std::snprintf(text, sizeof(text), ", at %.0f against %.0f measured GFLOP/s",
+                own / products.measured_share / 1e9,
+                rates->GemmFlopsPerSecond(m, n, k, threads) / 1e9);
+  return text;
+}
+
 /// Says of products that a technique made for speed what they bring: compares with the job without
-/// them, planned by `plan`. kInvalid where they are slower, and the job does not insist.
+/// them, planned by `plan`. kInvalid where they are slower, the job does not insist, and the
+/// technique does not keep them.
 template <class PlanFn>
-Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, const PlanFn& plan) {
+Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report,
+                                       const ClusterProfile& cluster, const PlanFn& plan) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     const std::optional<JobSpec> without = technique->WithoutProducts(job);
     if (!without) continue;
@@ -385,6 +416,7 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
     const double own = chosen.plan.prediction.step_seconds;
     const double other = dense->candidates.front().plan.prediction.step_seconds;
     const std::string name(technique->feature().name);
+    const std::string measured = MeasuredRatesText(job, chosen.plan, cluster);
     // Within what predictions can tell.
     constexpr double kAlike = 0.005;
     char text[160];
@@ -393,13 +425,17 @@ Result<PlanReport> WithWorthOfProducts(const JobSpec& job, PlanReport report, co
           text, sizeof(text),
           "makes steps %.2f times as long as dense products do (%.3g s instead of %.3g s)",
           own / other, own, other);
-      return InvalidError(name + " " + text + " on these machines; hint: " +
-                          std::string(technique->InsteadOfSlowProducts()));
+      const std::string slower = name + " " + text + measured;
+      const std::string hint = "; hint: " + std::string(technique->InsteadOfSlowProducts());
+      if (!technique->KeepsSlowProducts()) {
+        return InvalidError(slower + " on these machines" + hint);
+      }
+      chosen.reason += "; " + slower + hint;
     }
     if (other > (1 + kAlike) * own) {
       std::snprintf(text, sizeof(text), " makes steps %.2f times as fast as dense products do",
                     other / own);
-      chosen.reason += "; " + name + text;
+      chosen.reason += "; " + name + text + measured;
     }
   }
   return report;
@@ -420,7 +456,7 @@ Result<PlanReport> PlanJobPassing(const JobSpec& job, const ClusterProfile& clus
     return PlanAmong(asked, jobs, check, cluster, 0, stop);
   };
   WEFT_ASSIGN_OR_RETURN(PlanReport report, plan(job));
-  return WithWorthOfProducts(job, std::move(report), plan);
+  return WithWorthOfProducts(job, std::move(report), cluster, plan);
 }
 
 Result<std::vector<Plan>> FastestPlans(const JobSpec& job, const ClusterProfile& cluster,
@@ -453,7 +489,7 @@ Result<PlanReport> PlanAnyMesh(const JobSpec& job, const ClusterProfile& cluster
     return PlanAmong(asked, own, check, cluster, threads, stop);
   };
   Result<PlanReport> report = PlanAmong(job, jobs, check, cluster, threads, stop);
-  if (report.ok()) report = WithWorthOfProducts(job, *std::move(report), plan);
+  if (report.ok()) report = WithWorthOfProducts(job, *std::move(report), cluster, plan);
   if (report.ok() && !TriesPipelines(jobs.At(0), cluster)) {
     const bool on_devices = WantsDevices(jobs.At(0), cluster);
     report->candidates.front().reason +=

@@ -1,7 +1,8 @@
-// What plans say of 2:4 sparse products.
+// What plans say of products with sparse weights.
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,13 +15,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Products that a worker has measured `times` times as fast as dense ones.
-ClusterProfile WithSparseProducts(double times) {
+// Products named `form` that a worker has measured `times` times as fast as dense ones.
+ClusterProfile WithSparseProducts(double times, const std::string& form = "sparse24_") {
   ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
   for (const int64_t threads : {1, 2}) {
     for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
-      cluster.workers[0].gemm.push_back({"sparse24_" + std::string(pass) + "_fp32", 1024, 768, 768,
-                                         threads, times * 250e9 * static_cast<double>(threads)});
+      cluster.workers[0].gemm.push_back({form + pass + "_fp32", 1024, 768, 768, threads,
+                                         times * 250e9 * static_cast<double>(threads)});
     }
   }
   return cluster;
@@ -49,6 +50,54 @@ TEST(PlanJob, SaysWhatSparseProductsBring) {
               HasSubstr("hint: train.sparsity.method none, or train.sparsity.require true"));
   job.train.sparsity.require = true;
   EXPECT_GT(step(PlanJob(job, slow)), step(PlanJob(dense, slow)));
+}
+
+// Matrix units multiply bf16 faster than sparse products can, which are measured in that type, too.
+TEST(PlanJob, RefusesSparseProductsWhereDenseOnesRunOnMatrixUnits) {
+  ClusterProfile cluster = Cluster(1, 2, 64 * kGiB);
+  WorkerProfile& worker = cluster.workers[0];
+  worker.isa = "amx";
+  std::erase_if(worker.gemm, [](const GemmRate& rate) { return rate.precision == "bf16"; });
+  for (const int64_t threads : {1, 2}) {
+    worker.gemm.push_back({"bf16", 1024, 768, 768, threads, 750e9 * static_cast<double>(threads)});
+    for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+      worker.gemm.push_back({"sparse24_" + std::string(pass) + "_bf16", 1024, 768, 768, threads,
+                             400e9 * static_cast<double>(threads)});
+    }
+  }
+  JobSpec job = Gpt2Job();
+  job.train.precision = "bf16";
+  job.train.sparsity.method = "masked_decay";
+  job.resources.ranks = 1;
+  job.resources.threads_per_rank = 2;
+  const Status refused = PlanJob(job, cluster).status();
+  EXPECT_THAT(refused.message(), HasSubstr("2:4 sparsity makes steps "));
+  EXPECT_THAT(refused.message(), HasSubstr(", at 800 against 1500 measured GFLOP/s"));
+  EXPECT_THAT(refused.message(), HasSubstr("hint: train.sparsity.method none"));
+}
+
+// A pruned network learns the same with dense products, so slow ones are no reason to refuse it.
+TEST(PlanJob, SaysWhatProductsOfKeptWeightsBring) {
+  JobSpec job = Gpt2Job();
+  job.train.precision = "fp32";
+  job.train.pruning.method = "magnitude";
+  job.train.pruning.density = 0.25;
+  const auto reason = [&](const ClusterProfile& cluster) {
+    const Result<PlanReport> report = PlanJob(job, cluster);
+    EXPECT_TRUE(report.ok()) << report.status().message();
+    return report.ok() ? report->candidates[0].reason : "";
+  };
+  EXPECT_THAT(reason(WithSparseProducts(2, "csr_")),
+              ::testing::AllOf(HasSubstr("; pruning makes steps "),
+                               HasSubstr(" times as fast as dense products do")));
+  const ClusterProfile slow = WithSparseProducts(0.5, "csr_");
+  EXPECT_THAT(reason(slow), ::testing::AllOf(HasSubstr("times as long as dense products do"),
+                                             HasSubstr("hint: train.pruning.products dense")));
+  ClusterProfile amx = WithSparseProducts(2, "csr_");
+  amx.workers[0].isa = "amx";
+  EXPECT_THAT(reason(amx), ::testing::Not(HasSubstr("pruning makes"))) << "they are dense there";
+  job.train.pruning.products = "dense";
+  EXPECT_THAT(reason(slow), ::testing::Not(HasSubstr("pruning makes")));
 }
 
 // Products gain by the token, masks and packing cost by the weight.

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "common/model/precision.h"
 #include "common/number.h"
 
 namespace weft::planner {
@@ -267,6 +268,12 @@ std::string ProcessorRates::Source() const {
   std::snprintf(text, sizeof(text), "measured rates calibrated by %lld runs (median error %.1f %%)",
                 static_cast<long long>(calibration.runs), 100 * calibration.error_ratio);
   return text;
+}
+
+ComputeUnits UnitsOf(const Plan& plan, const WorkerProfile& worker) {
+  const DType products = PrecisionOf(plan.precision).products;
+  return ComputeUnitsOf(plan.device == "cpu" ? ProcessorRates::ProductsOf(worker, products)
+                                             : ProductKind::kStored);
 }
 
 }  // namespace weft::planner

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/model/memory_model.h"
+#include "common/spec/plan.h"
 #include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
@@ -83,5 +84,8 @@ class ProcessorRates final : public StepRates {
 
   std::vector<WeighedShape> shapes_;  ///< Of the calibration.
 };
+
+/// What computes the plan on that machine.
+ComputeUnits UnitsOf(const Plan& plan, const WorkerProfile& worker);
 
 }  // namespace weft::planner

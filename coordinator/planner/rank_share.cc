@@ -105,7 +105,8 @@ void RankShare::AddStagePasses() {
         key, StagePasses(*stages_, micro_batch, SequenceLength(job_), precision_,
                          FormatBlocksOf(precision_, job_.train), DropoutOf(job_.model),
                          workers_.rates(kind), threads, job_.resources.context_parallel,
-                         TechniqueProductsOf(job_.train, workers_.on_devices()), job_.train));
+                         TechniqueProductsOf(job_.train, ComputeUnitsOf(workers_.products())),
+                         job_.train));
     if (workers_.kind_count() > 1 || !stages_->alike()) continue;
     least_stage_seconds_[{threads, micro_batch}] =
         made.first->second.LeastSeconds(NearestRanks(threads, micro_batch));
@@ -120,7 +121,7 @@ RankShare::KeptBytes RankShare::KeptOf(const ModelShape& shape) const {
   inputs.precision = &precision_;
   inputs.products = workers_.products();
   inputs.format_blocks = FormatBlocksOf(precision_, job_.train);
-  inputs.technique_products = TechniqueProductsOf(job_.train, inputs.OnCuda());
+  inputs.technique_products = TechniqueProductsOf(job_.train, ComputeUnitsOf(inputs.products));
   const MemoryBreakdown memory = PredictMemory(inputs);
   const double share =
       static_cast<double>(shape.Updated()) / static_cast<double>(parameters_.shape.Updated());
@@ -171,11 +172,11 @@ void RankShare::AddPasses(int64_t threads, int64_t micro_batch) {
   double least = std::numeric_limits<double>::infinity();
   for (size_t kind = 0; kind < workers_.kind_count(); ++kind) {
     const StepRates& rates = workers_.rates(kind);
-    const PassCost pass =
-        CostOfPass(shape(), micro_batch, length, precision_,
-                   FormatShare(shape().spec, precision_, FormatBlocksOf(precision_, job_.train)),
-                   DropoutOf(job_.model), rates, threads, resources.context_parallel,
-                   TechniqueProductsOf(job_.train, workers_.on_devices()), job_.train);
+    const PassCost pass = CostOfPass(
+        shape(), micro_batch, length, precision_,
+        FormatShare(shape().spec, precision_, FormatBlocksOf(precision_, job_.train)),
+        DropoutOf(job_.model), rates, threads, resources.context_parallel,
+        TechniqueProductsOf(job_.train, ComputeUnitsOf(workers_.products())), job_.train);
     passes_[{kind, threads, micro_batch}] = pass;
     const double seconds = pass.gemm_seconds + TensorSeconds(alone, rates) +
                            ExpertSeconds(alone, rates) +

@@ -172,6 +172,14 @@ int64_t MemoryBytes(const std::string& field) {
   return 0;
 }
 
+// Sparse products in every step that is timed: no dense tail.
+void TrainSparse(BenchOptions& options) {
+  TrainSpec& train = options.job.train;
+  if (train.sparsity.method == "none") return;
+  train.sparsity.dense_share = 0;
+  train.precision = options.plan.precision;  // which the technique's operands follow
+}
+
 // What the planner's model says of the same run on this processor, by component.
 MemoryBreakdown PredictedMemory(const JobSpec& job, const Plan& plan, DType compute) {
   MemoryInputs inputs = MemoryInputsOf(job, plan, {.products = ProductsOf(compute)});
@@ -255,6 +263,7 @@ Result<Json> RunBench(BenchOptions options) {
     peft.alpha = static_cast<double>(options.lora_rank);
     peft.target_modules = {"all-linear"};
   }
+  TrainSparse(options);
   plan.micro_batch = options.batch / plan.accumulation_steps;
   if (IsMeshDeterministic(job.train)) job.train.logical_micro_batch = plan.micro_batch;
   if (options.recompute) plan.block_memory_policy.assign(job.model.layers, "recompute");
@@ -320,6 +329,7 @@ Result<Json> RunBench(BenchOptions options) {
       {"batch", options.batch},
       {"precision", plan.precision},
       {"recompute", options.recompute},
+      {"sparsity", job.train.sparsity.method},
       {"threads", plan.threads_per_rank},
       {"steps", seconds.size()},
       {"loss", report.loss},
@@ -373,6 +383,16 @@ int main(int argc, char** argv) {
   app.add_option("--deterministic", options.job.train.deterministic, "run or mesh");
   app.add_flag("--recompute", options.recompute);
   app.add_option("--lora-rank", options.lora_rank, "LoRA on all linear layers of blocks");
+  app.add_option("--sparsity", options.job.train.sparsity.method,
+                 "2:4 sparse MLPs in every step, by a method of train.sparsity")
+      ->check(CLI::IsMember({"none", "masked_decay", "sr_ste", "s_ste", "static", "slope"}));
+  app.add_option("--mask-interval", options.job.train.sparsity.mask_interval, "Steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--gradient-estimate", options.job.train.sparsity.gradient_estimate,
+                 "minimum_variance, sequential or exact")
+      ->check(CLI::IsMember({"minimum_variance", "sequential", "exact"}))
+      ->capture_default_str();
   app.add_option("--quantize", options.job.model.weight_quantization.type, "none, nf4 or fp4");
   app.add_option("--offload", options.plan.offload_optimizer, "none, host or nvme");
   app.add_option("--offload-directory", options.plan.offload_directory);

@@ -12,6 +12,9 @@
 //
 //   sparse24_bench [--device cpu|cuda] [--precision fp32|bf16] [--json FILE] [--threads N]
 //                  [--widths 512,1024,2048] [--tokens 1024,4096] [--densities 0.25,0.125]
+//                  [--mask transposable|rows]
+//
+// With --mask rows the masks are those of SR-STE. On CUDA the gradient of the input is then dense.
 
 #include <algorithm>
 #include <array>
@@ -52,6 +55,7 @@ struct Options {
   std::vector<double> densities;
   int rounds = 9;
   DType type = DType::kF32;
+  bool row_masks = false;
 };
 
 using engine::Component;
@@ -141,9 +145,12 @@ Result<Pair> TimeInTurns(engine::ComputeDevice& device, int rounds, const Work& 
 
 // A layer of an MLP with all that its products read and write.
 struct Layer {
-  static Result<Layer> New(Context& context, DType type, int64_t tokens, int64_t in, int64_t out) {
+  static Result<Layer> New(Context& context, const Options& options, int64_t tokens, int64_t in,
+                           int64_t out) {
+    const DType type = options.type;
     Layer layer;
     layer.stream = context.stream;
+    layer.row_masks = options.row_masks;
     const auto empty = [&](DType of, const Shape& shape) {
       return Tensor::New(context, Component::kWorkspace, of, shape);
     };
@@ -167,7 +174,11 @@ struct Layer {
   }
 
   Status SearchMask() {
-    WEFT_RETURN_IF_ERROR(kernels::TransposableMask(stream, {.weight = weight, .mask = mask}));
+    if (row_masks) {
+      WEFT_RETURN_IF_ERROR(kernels::RowMask(stream, {.weight = weight, .mask = mask}));
+    } else {
+      WEFT_RETURN_IF_ERROR(kernels::TransposableMask(stream, {.weight = weight, .mask = mask}));
+    }
     return sparse->SetMask(stream, mask);
   }
   /// Keeps a random share of the weights.
@@ -230,6 +241,7 @@ struct Layer {
   }
 
   Stream stream;
+  bool row_masks = false;
   Tensor weight, mask, x, y, dx, dy, estimate, dweight;
   std::unique_ptr<kernels::PackedWeight> dense;
   std::unique_ptr<kernels::SparseWeight> sparse;
@@ -255,9 +267,8 @@ class Bench {
 
  private:
   Status RunWidth(int64_t width) {
-    WEFT_ASSIGN_OR_RETURN(Layer up, Layer::New(context_, options_.type, tokens_, width, 4 * width));
-    WEFT_ASSIGN_OR_RETURN(Layer down,
-                          Layer::New(context_, options_.type, tokens_, 4 * width, width));
+    WEFT_ASSIGN_OR_RETURN(Layer up, Layer::New(context_, options_, tokens_, width, 4 * width));
+    WEFT_ASSIGN_OR_RETURN(Layer down, Layer::New(context_, options_, tokens_, 4 * width, width));
     if (!options_.densities.empty()) {
       WEFT_RETURN_IF_ERROR(Unstructured(width, "up", up));
       return Unstructured(width, "down", down);
@@ -266,7 +277,7 @@ class Bench {
     WEFT_RETURN_IF_ERROR(Products(width, "down", down));
     WEFT_RETURN_IF_ERROR(Ffn(width, up, down));
     // No search for a mask reads tokens.
-    const bool searches = context_.stream.device.type == DeviceType::kCpu;
+    const bool searches = context_.stream.device.type == DeviceType::kCpu && !options_.row_masks;
     return searches && tokens_ == options_.tokens.front() ? Mask(width, up) : OkStatus();
   }
 
@@ -405,7 +416,7 @@ class Bench {
 int main(int argc, char** argv) {
   CLI::App app("Times 2:4 sparse products against dense ones, see the head of the source.");
   weft::Options options;
-  std::string json, device_name = "cpu", precision = "fp32";
+  std::string json, device_name = "cpu", precision = "fp32", mask = "transposable";
   int threads = 0;
   app.add_option("--json", json, "Also write the rows to this file");
   app.add_option("--device", device_name, "cpu, or cuda for the first CUDA device")
@@ -418,10 +429,13 @@ int main(int argc, char** argv) {
   app.add_option("--densities", options.densities,
                  "Times products with weights that are pruned to these densities (CPU)")
       ->delimiter(',');
+  app.add_option("--mask", mask, "Masks of blocks of 4 x 4, or of rows alone")
+      ->check(CLI::IsMember({"transposable", "rows"}));
   app.add_option("--rounds", options.rounds, "Rounds whose median counts");
   CLI11_PARSE(app, argc, argv);
   if (threads > 0) weft::kernels::cpu::SetThreads(threads);
   if (precision == "bf16") options.type = weft::DType::kBF16;
+  options.row_masks = mask == "rows";
   weft::Device on;
   if (device_name == "cuda") on.type = weft::DeviceType::kCuda;
   const auto failed = [](const weft::Status& status) {

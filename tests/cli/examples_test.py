@@ -43,6 +43,8 @@ KILLED = {
     "over_parameterized": (3, {"steps": FEW_STEPS}),
     "reparameterized_branches": (3, {"steps": FEW_STEPS}),
 }
+# Folders that examples import, and the example before whose export each is.
+IMPORTED = {"base": "gpt2", "llama_base": "llama", "ticket": "early_bird"}
 CHAT_RECORD = ROOT / "tests/parity/testdata/chat_example_checked.json"
 CHAT_HINT = "run tests/parity/check_chat_example.py and commit its record"
 
@@ -80,15 +82,36 @@ class ExampleJobs(unittest.TestCase):
 
 class Examples(ExampleJobs):
     @staticmethod
-    def numbers_in(folder):
-        """Of all weights in the safetensors of a folder."""
-        count = 0
+    def shapes_in(folder):
+        """Of the tensors in the safetensors of a folder, by name."""
+        shapes = {}
         for path in folder.glob("*.safetensors"):
             content = path.read_bytes()
             header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
-            count += sum(math.prod(tensor["shape"]) for name, tensor in header.items()
-                         if name != "__metadata__")
-        return count
+            shapes.update((name, tensor["shape"]) for name, tensor in header.items()
+                          if name != "__metadata__")
+        return shapes
+
+    def numbers_in(self, folder):
+        """Of all weights in the safetensors of a folder."""
+        return sum(math.prod(shape) for shape in self.shapes_in(folder).values())
+
+    def check_compressed(self, run):
+        """The matrices of its MLPs are compressed: half of the weights, and a bit for each."""
+        shapes = {}
+        for form in ("hf", "compressed-tensors"):
+            folder = self.folder / f"{run.name}_{form}"
+            self.weft("export", run, "--format", form, "--output", folder)
+            shapes[form] = self.shapes_in(folder)
+        compressed = shapes["compressed-tensors"]
+        weights = [name for name in shapes["hf"] if re.search(r"\.mlp\.\w+\.weight$", name)]
+        self.assertEqual(len(weights), 4 * 3)
+        for name in weights:
+            rows, columns = shapes["hf"][name]
+            module = name.removesuffix(".weight")
+            self.assertNotIn(name, compressed)
+            self.assertEqual(compressed[module + ".compressed"], [rows, columns // 2])
+            self.assertEqual(compressed[module + ".bitmask"], [rows, (columns + 7) // 8])
 
     def test_an_export_of_structured_matrices_says_how_many_numbers_it_has_written(self):
         for name in ("structured_matrices", "pixelfly"):
@@ -222,8 +245,10 @@ class Examples(ExampleJobs):
         for job in jobs:
             with self.subTest(job.name):
                 text = job.read_text()
-                if "import_path: base" in text:  # the export of an example before it
-                    self.weft("export", self.folder / "gpt2", "--output", job.parent / "base")
+                imported = re.search(r"model: { import_path: (\w+) }", text)
+                if imported:  # the export of an example before it
+                    self.weft("export", self.folder / IMPORTED[imported[1]],
+                              "--output", job.parent / imported[1])
                 if "phases:" in text:
                     self.check_phases(job, text)
                     continue
@@ -245,8 +270,9 @@ class Examples(ExampleJobs):
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
                 self.assertEqual(len(losses), steps)
-                if "import_path: base }" in text and "value_learning:" not in text:  # goes on
-                    self.assertLess(losses[0], self.losses(self.folder / "gpt2")[0] - 0.3)
+                if imported and imported[1] != "ticket":  # goes on
+                    before = self.losses(self.folder / IMPORTED[imported[1]])
+                    self.assertLess(losses[0], before[0] - 0.3)
                     self.assertLess(losses[-1], losses[0])
                 else:
                     self.assertLess(losses[-1], losses[0] - 0.5)
@@ -257,7 +283,9 @@ class Examples(ExampleJobs):
                     self.check_chat(run)
                 if "value_learning:" in text:
                     self.check_value_learning(run, job.parent / "base")
-                if re.search(r"family: (gpt2|llama)|import_path: base", text):
+                if imported and imported[1] == "llama_base":
+                    self.check_compressed(run)
+                if re.search(r"family: (gpt2|llama)|import_path: \w", text):
                     several = ["--adapter", "quick"] if "adapters: [" in text else []
                     self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)
                 else:

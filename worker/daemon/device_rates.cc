@@ -179,9 +179,11 @@ Status MeasureSparseProducts(kernels::cuda::StreamState& state, const GemmShape&
   WEFT_RETURN_IF_ERROR(add(GemmPass::kInputGradient, {layer.m, layer.k, layer.n}, [&] {
     return SparseBackwardInput(stream, {.dy = dy, .weight = sparse.get(), .dx = dx});
   }));
-  return add(GemmPass::kWeightGradient, {layer.n, layer.k, layer.m}, [&]() -> Status {
-    WEFT_RETURN_IF_ERROR(Mvue(stream, {.x = dy, .y = y, .key = {}}));
-    return SparseBackwardWeight(stream, {.x = x, .dy = y, .dweight = dweight, .accumulate = false});
+  // As in training, what multiplies draws the estimates.
+  const MvueArgs draws = {.x = {}, .y = {}, .key = {}};
+  return add(GemmPass::kWeightGradient, {layer.n, layer.k, layer.m}, [&] {
+    return SparseBackwardWeight(
+        stream, {.x = x, .dy = dy, .dweight = dweight, .accumulate = false, .estimate = &draws});
   });
 }
 

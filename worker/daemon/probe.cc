@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -62,6 +63,9 @@ constexpr std::array<GemmShape, 5> kGemmShapes{
 
 /// Layers of an MLP, up and down.
 constexpr std::array<GemmShape, 2> kSparseLayers{{{512, 1536, 512}, {512, 512, 1536}}};
+/// One whose weights fill the caches, where sparse products gain less. Dense and 2:4 sparse, in f32
+/// alone, so that measuring stays short.
+constexpr GemmShape kWideLayer{256, 2048, 2048};
 
 Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
   using namespace kernels;
@@ -96,80 +100,142 @@ Result<GemmRate> MeasureGemm(const GemmShape& shape, DType dtype, int threads) {
       std::string(GemmRateName(dtype)), shape.m, shape.n, shape.k, threads, flops / seconds};
 }
 
-/// The products of an MLP's layer with 2:4 sparse weights, their lists and estimates included, in
-/// the FLOPs of dense ones.
-Status MeasureSparseProducts(const GemmShape& layer, DType dtype, int threads,
-                             WorkerProfile& profile) {
-  using namespace kernels;
-  PhiloxStream rng({.seed = 2});
-  const auto random = [&](int64_t rows, int64_t columns) {
+/// A layer of an MLP with sparse weights, and what its products read and write.
+class SparseLayer {
+ public:
+  SparseLayer(const GemmShape& shape, DType dtype)
+      : shape_(shape),
+        dtype_(dtype),
+        weight_(Random(shape.n, shape.k)),
+        bits_(weight_.size() / 16),
+        x_(Random(shape.m, shape.k)),
+        dy_(Random(shape.m, shape.n)),
+        result_(static_cast<size_t>(shape.m * std::max(shape.n, shape.k))),
+        dweight_(weight_.size()) {
+    Narrow(x_);
+    Narrow(dy_);
+  }
+
+  TensorView weight() { return {weight_.data(), DType::kF32, {shape_.n, shape_.k}}; }
+  /// To be filled before Measure().
+  TensorView mask() { return {bits_.data(), DType::kU16, {shape_.n / 4, shape_.k / 4}}; }
+  std::vector<uint16_t>& bits() { return bits_; }
+
+  /// Adds the rates of the three products, in the FLOPs of dense ones. `weight_gradient` gets x,
+  /// dy, the packed weight and the gradient.
+  template <class WeightGradient>
+  Status Measure(std::string_view rate_name, int threads, const WeightGradient& weight_gradient,
+                 WorkerProfile& profile) {
+    using namespace kernels;
+    const auto& [m, n, k] = shape_;
+    WEFT_ASSIGN_OR_RETURN(const auto sparse, NewSparseWeight(Device{}, n, k, dtype_));
+    WEFT_RETURN_IF_ERROR(sparse->SetMask(stream_, mask()));
+    WEFT_RETURN_IF_ERROR(sparse->Pack(stream_, weight()));
+    const TensorView x(x_.data(), dtype_, {m, k}), dy(dy_.data(), dtype_, {m, n});
+    const TensorView y(result_.data(), dtype_, {m, n}), dx(result_.data(), dtype_, {m, k});
+    const TensorView dweight(dweight_.data(), DType::kF32, {n, k});
+    const double flops = 2.0 * static_cast<double>(m * n * k);
+    Status status;
+    const auto add = [&](GemmPass pass, const GemmShape& product, const auto& run) {
+      const double seconds = BestSeconds([&] {
+        if (status.ok()) status = run();
+      });
+      profile.gemm.push_back({TechniqueRateName(rate_name, pass, dtype_), product.m, product.n,
+                              product.k, threads, flops / seconds});
+    };
+    add(GemmPass::kForward, {m, n, k},
+        [&] { return SparseForward(stream_, {.x = x, .weight = sparse.get(), .y = y}); });
+    add(GemmPass::kInputGradient, {m, k, n},
+        [&] { return SparseBackwardInput(stream_, {.dy = dy, .weight = sparse.get(), .dx = dx}); });
+    add(GemmPass::kWeightGradient, {n, k, m},
+        [&] { return weight_gradient(x, dy, *sparse, dweight); });
+    return status;
+  }
+
+ private:
+  std::vector<float> Random(int64_t rows, int64_t columns) {
     std::vector<float> values(static_cast<size_t>(rows * columns));
-    for (float& value : values) value = static_cast<float>(rng.Uniform()) - 0.5f;
+    for (float& value : values) value = static_cast<float>(rng_.Uniform()) - 0.5f;
     return values;
-  };
-  std::vector<float> weight = random(layer.n, layer.k), dweight(weight.size());
-  std::vector<uint16_t> bits(weight.size() / 16);
-  const TensorView w(weight.data(), DType::kF32, {layer.n, layer.k});
-  const TensorView mask(bits.data(), DType::kU16, {layer.n / 4, layer.k / 4});
-  const Stream stream;
-  WEFT_RETURN_IF_ERROR(TransposableMask(stream, {.weight = w, .mask = mask}));
-  WEFT_ASSIGN_OR_RETURN(const auto sparse, NewSparseWeight(Device{}, layer.n, layer.k, dtype));
-  WEFT_RETURN_IF_ERROR(sparse->SetMask(stream, mask));
-  WEFT_RETURN_IF_ERROR(sparse->Pack(stream, w));
-  // In either type: as many bytes as f32 takes.
-  std::vector<float> inputs = random(layer.m, layer.k), outputs = random(layer.m, layer.n);
-  std::vector<float> result(static_cast<size_t>(layer.m * std::max(layer.n, layer.k)));
-  const auto narrow = [dtype](std::vector<float>& values) {
-    if (dtype == DType::kF32) return;
+  }
+
+  /// To numbers of the type of products, in as many bytes as f32 takes.
+  void Narrow(std::vector<float>& values) const {
+    if (dtype_ == DType::kF32) return;
     std::vector<BFloat16> half(values.size());
     std::transform(values.begin(), values.end(), half.begin(), ToBFloat16);
     std::memcpy(values.data(), half.data(), half.size() * sizeof(BFloat16));
+  }
+
+  const Stream stream_;
+  PhiloxStream rng_{PhiloxKey{.seed = 2}};
+  GemmShape shape_;
+  DType dtype_;
+  std::vector<float> weight_;
+  std::vector<uint16_t> bits_;
+  std::vector<float> x_, dy_, result_, dweight_;
+};
+
+/// The products of an MLP's layer with 2:4 sparse weights, their lists and estimates included: as
+/// in training, what multiplies draws the estimates.
+Status MeasureSparseProducts(const GemmShape& shape, DType dtype, int threads,
+                             WorkerProfile& profile) {
+  using namespace kernels;
+  SparseLayer layer(shape, dtype);
+  WEFT_RETURN_IF_ERROR(TransposableMask({}, {.weight = layer.weight(), .mask = layer.mask()}));
+  const MvueArgs draws = {.x = {}, .y = {}, .key = {}};
+  return layer.Measure(
+      "sparse24_", threads,
+      [&](const TensorView& x, const TensorView& dy, const SparseWeight&, const TensorView& dw) {
+        return SparseBackwardWeight(
+            {}, {.x = x, .dy = dy, .dweight = dw, .accumulate = false, .estimate = &draws});
+      },
+      profile);
+}
+
+/// The same of a layer that keeps kCsrRatesDensity of its weights, at random.
+Status MeasureKeptProducts(const GemmShape& shape, int threads, WorkerProfile& profile) {
+  using namespace kernels;
+  SparseLayer layer(shape, DType::kF32);
+  PhiloxStream rng({.seed = 3});
+  for (uint16_t& block : layer.bits()) {
+    int bits = 0;
+    for (int bit = 0; bit < 16; ++bit) bits |= (rng.Uniform() < kCsrRatesDensity ? 1 : 0) << bit;
+    block = static_cast<uint16_t>(bits);
+  }
+  return layer.Measure(
+      kCsrRates, threads,
+      [](const TensorView& x, const TensorView& dy, const SparseWeight& weight,
+         const TensorView& dw) {
+        return SampledBackwardWeight(
+            {}, {.x = x, .dy = dy, .weight = &weight, .dweight = dw, .accumulate = false});
+      },
+      profile);
+}
+
+/// The rates of products on that many threads.
+Status MeasureGemmsOn(int threads, WorkerProfile& profile) {
+  SetThreads(threads);
+  const auto add_dense = [&](const GemmShape& shape, DType dtype) -> Status {
+    WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, dtype, threads));
+    profile.gemm.push_back(std::move(rate));
+    return OkStatus();
   };
-  narrow(inputs);
-  narrow(outputs);
-  const TensorView x(inputs.data(), dtype, {layer.m, layer.k});
-  const TensorView y(outputs.data(), dtype, {layer.m, layer.n});
-  const TensorView estimate(result.data(), dtype, {layer.m, layer.n});
-  Status status;
-  const double flops = 2.0 * static_cast<double>(layer.m * layer.n * layer.k);
-  const auto add = [&](GemmPass pass, int64_t m, int64_t n, int64_t k, const auto& product) {
-    const double seconds = BestSeconds([&] {
-      if (status.ok()) status = product();
-    });
-    profile.gemm.push_back(
-        {TechniqueRateName("sparse24_", pass, dtype), m, n, k, threads, flops / seconds});
-  };
-  add(GemmPass::kForward, layer.m, layer.n, layer.k,
-      [&] { return SparseForward(stream, {.x = x, .weight = sparse.get(), .y = estimate}); });
-  add(GemmPass::kInputGradient, layer.m, layer.k, layer.n, [&] {
-    const TensorView dx(result.data(), dtype, {layer.m, layer.k});
-    return SparseBackwardInput(stream, {.dy = y, .weight = sparse.get(), .dx = dx});
-  });
-  add(GemmPass::kWeightGradient, layer.n, layer.k, layer.m, [&]() -> Status {
-    WEFT_RETURN_IF_ERROR(Mvue(stream, {.x = y, .y = estimate, .key = {}}));
-    const TensorView dw(dweight.data(), DType::kF32, {layer.n, layer.k});
-    return SparseBackwardWeight(stream,
-                                {.x = x, .dy = estimate, .dweight = dw, .accumulate = false});
-  });
-  return status;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const GemmShape& shape : kGemmShapes) WEFT_RETURN_IF_ERROR(add_dense(shape, dtype));
+    for (const GemmShape& layer : kSparseLayers) {
+      WEFT_RETURN_IF_ERROR(MeasureSparseProducts(layer, dtype, threads, profile));
+    }
+  }
+  WEFT_RETURN_IF_ERROR(add_dense(kWideLayer, DType::kF32));
+  WEFT_RETURN_IF_ERROR(MeasureSparseProducts(kWideLayer, DType::kF32, threads, profile));
+  return MeasureKeptProducts(kSparseLayers.front(), threads, profile);
 }
 
 Status MeasureGemms(WorkerProfile& profile) {
-  std::vector<int> thread_counts{1};
-  if (profile.cores > 1) thread_counts.push_back(static_cast<int>(profile.cores));
-  for (int threads : thread_counts) {
-    SetThreads(threads);
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const GemmShape& shape : kGemmShapes) {
-        WEFT_ASSIGN_OR_RETURN(GemmRate rate, MeasureGemm(shape, dtype, threads));
-        profile.gemm.push_back(std::move(rate));
-      }
-      for (const GemmShape& layer : kSparseLayers) {
-        WEFT_RETURN_IF_ERROR(MeasureSparseProducts(layer, dtype, threads, profile));
-      }
-    }
-  }
-  return OkStatus();
+  WEFT_RETURN_IF_ERROR(MeasureGemmsOn(1, profile));
+  if (profile.cores <= 1) return OkStatus();
+  return MeasureGemmsOn(static_cast<int>(profile.cores), profile);
 }
 
 /// Read plus write of all cores, on memory well past the caches.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/model/memory_model.h"
 #include "common/model/precision.h"
 #include "common/pipeline/named_schedule.h"
 #include "common/pipeline/simulate.h"
@@ -15,6 +16,7 @@
 #include "common/spec/shard_ranks.h"
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
+#include "coordinator/planner/processor_rates.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/search.h"
@@ -69,7 +71,7 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
           passes(stages, own.micro_batch, SequenceLength(job), PrecisionOf(own.precision),
                  FormatBlocksOf(PrecisionOf(own.precision), job.train), DropoutOf(job.model),
                  *rates, own.threads_per_rank, own.mesh.context,
-                 TechniqueProductsOf(job.train, own.device != "cpu"), job.train) {}
+                 TechniqueProductsOf(job.train, UnitsOf(own, worker)), job.train) {}
   };
   std::map<std::string, std::unique_ptr<const Kind>> kinds;
   std::vector<std::vector<PipelinePlace>> places(static_cast<size_t>(plan.mesh.pipeline));

@@ -59,10 +59,19 @@ def job(family, layers, width, length, batch, precision, ranks, threads=1, **res
                           **resources}}
 
 
+def sparse(dense):
+    """The same job with 2:4 sparse MLPs in every step, and masks every ten."""
+    sparsity = {"method": "masked_decay", "mask_interval": 10, "dense_share": 0, "require": True}
+    return {**dense, "train": {**dense["train"], "sparsity": sparsity}}
+
+
+SPARSE = "-sparse24"  # ends the name of a job that another one is the dense form of
+
+
 def jobs():
     """By name, in the order in which they run."""
     on_host = {"offload_optimizer": "host", "device_memory_bytes": 1 << 30}
-    return {
+    all_jobs = {
         "gpt2-fp32": job("gpt2", 4, 256, 128, 8, "fp32", 1),
         "gpt2-fp32-2-threads": job("gpt2", 4, 256, 128, 8, "fp32", 1, 2),
         "gpt2-bf16-2-threads": job("gpt2", 4, 256, 128, 8, "bf16", 1, 2),
@@ -96,4 +105,8 @@ def jobs():
         "bert-2-ranks": job("bert", 6, 192, 128, 16, "bf16", 2),
         "vit-fp32": job("vit", 4, 192, 8, 32, "fp32", 1, 2),
         "vit-4-ranks": job("vit", 4, 192, 8, 32, "fp32", 4, zero_stage=2),
+        "gpt2-wider": job("gpt2", 1, 1024, 128, 8, "fp32", 1, 2),
     }
+    for name in ("gpt2-wide", "gpt2-wider"):
+        all_jobs[name + SPARSE] = sparse(all_jobs[name])
+    return all_jobs

@@ -5,7 +5,7 @@
     python tests/bench/own_runs/run.py --bin build/release/bin --home /tmp/own_runs \
         --output docs/benchmarks/own_runs.json
 
-Runs 30 different jobs, one at a time, through a coordinator and a worker that offers eight cores,
+Runs 33 different jobs, one at a time, through a coordinator and a worker that offers eight cores,
 however many the machine has. With --seconds no job is begun after so long: what has run is kept in
 --home, and the next call goes on with the rest. When all have run, the coordinator fits what the
 planner assumes to them (`weft plan --calibrate`), and the tables of the page are printed. Measure
@@ -22,7 +22,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from jobs import jobs, write_data  # noqa: E402
+from jobs import SPARSE, jobs, write_data  # noqa: E402
 from machine import cpu_name  # noqa: E402
 
 CORES = 8
@@ -101,6 +101,18 @@ def show(report):
               f"| {errors[0]} | {errors[1]} | {errors[2]} | {100 * memory:+.2f} % |")
 
 
+def show_sparse(runs):
+    """How many times as fast 2:4 sparse steps are as those of the dense job, planned and measured."""
+    by_name = {row["run"].rsplit("-", 1)[0]: row for row in runs}
+    print("\n| 2:4 against dense | before | by runs near | measured |\n|---|---|---|---|")
+    for name, row in by_name.items():
+        dense = by_name.get(name.removesuffix(SPARSE))
+        if name.endswith(SPARSE) and dense is not None:
+            ratios = [dense[key] / row[key]
+                      for key in ("defaults_seconds", "near_seconds", "measured_seconds")]
+            print(f"| {name} | " + " | ".join(f"{ratio:.2f} x" for ratio in ratios) + " |")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", type=pathlib.Path, required=True)
@@ -130,6 +142,7 @@ def main():
     report = {"cpu": cpu_name(), "processors": os.cpu_count(), "cores_offered": CORES,
               "machine": machine, "left_out": fitted["left_out"]}
     show(report)
+    show_sparse(machine["runs"])
     if arguments.output:
         arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 

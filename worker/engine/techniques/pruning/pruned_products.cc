@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "kernels/cpu/isa.h"
 #include "kernels/linear/linear.h"
 #include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/pruning/pruning_cost.h"
@@ -15,6 +16,12 @@ namespace {
 
 // Sides of the blocks of a mask of kernels/sparse24.
 constexpr int64_t kSide = 4;
+
+ComputeUnits UnitsOf(const Device& device) {
+  if (device.type == DeviceType::kCuda) return ComputeUnits::kCuda;
+  return kernels::cpu::ActiveIsa() >= kernels::cpu::Isa::kAmx ? ComputeUnits::kCpuMatrix
+                                                              : ComputeUnits::kCpuVector;
+}
 
 // Packs bytes [kSide, columns] into the bits of each block.
 void PackBlocks(const uint8_t* kept, int64_t columns, uint16_t* blocks) {
@@ -56,10 +63,13 @@ Result<double> PrunedProducts::Density(const Stream& stream) const {
 Status PrunedProducts::TakeMasks(Context& context) {
   sparse_ = nullptr;
   const Stream& stream = context.stream;
-  const bool on_cuda = stream.device.type == DeviceType::kCuda;
-  if (!mode_->chosen || !UsesSparseProducts(spec_, layer_.compute, 0, on_cuda)) return OkStatus();
+  const ComputeUnits units = UnitsOf(stream.device);
+  // Tensor-parallel ranks on other processors sum what they keep, too.
+  const bool may_be_sparse = UsesSparseProducts(spec_, layer_.compute, 0, units) ||
+                             UsesSparseProducts(spec_, layer_.compute, 0, ComputeUnits::kCpuVector);
+  if (!mode_->chosen || !may_be_sparse) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(const double density, Density(stream));
-  if (!UsesSparseProducts(spec_, layer_.compute, density, on_cuda)) return OkStatus();
+  if (!UsesSparseProducts(spec_, layer_.compute, density, units)) return OkStatus();
   const ParameterSet& parameters = *layer_.parameters;
   int64_t out = 0;
   std::vector<uint16_t> blocks;
@@ -81,7 +91,7 @@ Status PrunedProducts::TakeMasks(Context& context) {
                                                           kernels::MaskKind::kUnstructured));
   TensorView mask(blocks.data(), DType::kU16, {out / kSide, in / kSide});
   Tensor on_device;
-  if (on_cuda) {
+  if (units == ComputeUnits::kCuda) {
     WEFT_ASSIGN_OR_RETURN(on_device,
                           Tensor::New(context, Component::kWorkspace, DType::kU16, mask.shape));
     WEFT_RETURN_IF_ERROR(Upload(stream, blocks.data(), on_device));

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/glob.h"
@@ -43,7 +45,7 @@ bool MayHaveSparseProducts(const JobSpec& job) {
   if (!Prunes(job) || job.train.pruning.density >= 1) return false;
   const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
   return precision != nullptr && MayUseSparseProducts(job.train) &&
-         UsesSparseProducts(job.train.pruning, precision->products, 0, /*on_cuda=*/false);
+         UsesSparseProducts(job.train.pruning, precision->products, 0, ComputeUnits::kCpuVector);
 }
 
 const Feature kPruning = {
@@ -132,7 +134,7 @@ Status CheckRestart(const JobSpec& job) {
 
 /// The share of the steps with dense products: those of a lottery ticket's trainings that keep too
 /// many weights; with other methods the step in which weights are chosen.
-double DenseShare(const TrainSpec& train, bool on_cuda) {
+double DenseShare(const TrainSpec& train, ComputeUnits units) {
   const PruningSpec& spec = train.pruning;
   const auto steps = static_cast<double>(train.steps);
   if (spec.method != "lottery_ticket") return 1 / steps;
@@ -140,7 +142,7 @@ double DenseShare(const TrainSpec& train, bool on_cuda) {
   const DType compute = PrecisionOf(train.precision).products;
   for (int64_t round = 1; round <= rounds.rounds; ++round) {
     const double power = static_cast<double>(round) / static_cast<double>(rounds.rounds);
-    if (!UsesSparseProducts(spec, compute, std::pow(spec.density, power), on_cuda)) continue;
+    if (!UsesSparseProducts(spec, compute, std::pow(spec.density, power), units)) continue;
     return static_cast<double>(rounds.steps + (round - 1) * rounds.Length()) / steps;
   }
   return 1;
@@ -158,7 +160,7 @@ TechniqueProducts ProductsInCsr(const TrainSpec& train, DType compute) {
   const double even = is_f32 ? 0.02 : 0.0025;
   constexpr double kLeast = 0.1;
   const double share = std::max(kLeast, density / even);
-  const double dense_share = DenseShare(train, /*on_cuda=*/true);
+  const double dense_share = DenseShare(train, ComputeUnits::kCuda);
   const auto held = static_cast<double>(ElementBytes(PrecisionOf(train.precision).matrices));
   const auto computed = static_cast<double>(ElementBytes(compute));
   // The third product, the gradient of the weights, is dense.
@@ -169,6 +171,14 @@ TechniqueProducts ProductsInCsr(const TrainSpec& train, DType compute) {
           .brought_bytes = (1 - dense_share) * (held - computed),
           .attention = true,
           .seconds_share = (2 * share + 1) / 3};
+}
+
+/// Seconds of a product on a CPU with a matrix of that density, in those of a dense one: packing
+/// and unpacking of what is multiplied, and a multiply-add of a list against a dense one
+/// (docs/benchmarks/pruned_products.md).
+double ShareOfDenseSeconds(double density) {
+  constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
+  return kFixedSeconds + kSecondsOfKept * density;
 }
 
 /// How often ranks gather a matrix in a step, in the mean, by what they have parts of
@@ -292,25 +302,39 @@ class PruningCost : public TechniqueCost {
   // On a CPU both products with a weight have a list of the columns that count: of each a value in
   // f32 and two bytes, but one of the latter for two neighbours in a column, and heads of the
   // lists.
-  TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
+  TechniqueProducts ProductsOf(const TrainSpec& train, ComputeUnits units) const override {
     const PruningSpec& spec = train.pruning;
     if (spec.method == "none") return {};
     const DType compute = PrecisionOf(train.precision).products;
-    if (!MayUseSparseProducts(train) || !UsesSparseProducts(spec, compute, spec.density, on_cuda)) {
+    if (!MayUseSparseProducts(train) || !UsesSparseProducts(spec, compute, spec.density, units)) {
       return {.uploads_at_once = true};
     }
-    if (on_cuda) return ProductsInCsr(train, compute);
+    if (units == ComputeUnits::kCuda) return ProductsInCsr(train, compute);
     constexpr double kHeads = 0.035;
-    // Packing and unpacking of what is multiplied, and a multiply-add of a list against a dense
-    // one.
-    constexpr double kFixedSeconds = 0.2, kSecondsOfKept = 1.7;
+    const double share = ShareOfDenseSeconds(spec.density);
     return {.operand_bytes = 2 * (spec.density * (4 + 2 - spec.density) + kHeads),
-            .dense_share = DenseShare(train, on_cuda),
+            .dense_share = DenseShare(train, units),
             .uploads_at_once = true,
             .brings_weights = true,
             .attention = true,
-            .seconds_share = std::min(1.0, kFixedSeconds + kSecondsOfKept * spec.density)};
+            .rate_name = kCsrRates,
+            .seconds_share = share,
+            .measured_share = share / ShareOfDenseSeconds(kCsrRatesDensity)};
   }
+
+  std::optional<JobSpec> WithoutProducts(const JobSpec& job) const override {
+    const PruningSpec& spec = job.train.pruning;
+    const PrecisionRecipe* const precision = FindPrecision(job.train.precision);
+    if (precision == nullptr || !MayUseSparseProducts(job.train) ||
+        !UsesSparseProducts(spec, precision->products, spec.density, ComputeUnits::kCpuVector)) {
+      return std::nullopt;
+    }
+    JobSpec dense = job;
+    dense.train.pruning.products = "dense";
+    return dense;
+  }
+  std::string_view InsteadOfSlowProducts() const override { return "train.pruning.products dense"; }
+  bool KeepsSlowProducts() const override { return true; }
 
   // The weights to go back to, in f32.
   int64_t StateBytes(const JobSpec& job, const ParameterInfo& parameter) const override {
@@ -369,15 +393,17 @@ bool MayUseSparseProducts(const TrainSpec& train) {
          PrecisionOf(train.precision).block_products == nullptr;
 }
 
-bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, bool on_cuda) {
+bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density,
+                        ComputeUnits units) {
   if (density >= 1) return false;
   if (spec.products == "sparse") return true;
   // With more, the lists of what is kept cost what they save. In bf16 dense products have
-  // instructions of their own on some processors. On GPUs nothing is measured: they have to be
-  // asked for.
+  // instructions of their own on some processors, and on AMX in f32, too. On GPUs nothing is
+  // measured. There they have to be asked for.
   // The kept weights of a matrix are a whole number: a little more than the share asked for.
   constexpr double kDensest = 0.3 + 1e-3;
-  return spec.products == "auto" && !on_cuda && compute == DType::kF32 && density <= kDensest;
+  return spec.products == "auto" && units == ComputeUnits::kCpuVector && compute == DType::kF32 &&
+         density <= kDensest;
 }
 
 bool IsPruned(const PruningSpec& spec, const ParameterAttributes& parameter,

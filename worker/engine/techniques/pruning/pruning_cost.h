@@ -8,6 +8,7 @@
 
 #include "common/dtype.h"
 #include "common/model/parameter_info.h"
+#include "common/model/technique_products.h"
 #include "common/spec/model_spec.h"
 #include "common/spec/train_spec.h"
 
@@ -60,8 +61,8 @@ LotteryRounds LotteryRoundsOf(const PruningSpec& spec, int64_t steps);
 /// of the precision has products of its own.
 bool MayUseSparseProducts(const TrainSpec& train);
 
-/// Whether products of this type with a matrix of that density are, on a processor or a GPU.
-bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, bool on_cuda);
+/// Whether products of this type with a matrix of that density are.
+bool UsesSparseProducts(const PruningSpec& spec, DType compute, double density, ComputeUnits units);
 
 /// Whether this parameter is pruned: a trained matrix of a block that a pattern of `spec` names, or
 /// every one where there are none.

@@ -24,8 +24,8 @@ namespace {
 
 class Sparse24 : public Technique {
  public:
-  explicit Sparse24(const TrainSpec& train)
-      : factory_(train.sparsity),
+  Sparse24(const TrainSpec& train, Collective* tensor_ranks)
+      : factory_(train.sparsity, tensor_ranks),
         first_dense_step_(FirstDenseStep(train)),
         first_adapter_step_(FirstAdapterStep(train)),
         search_(train.sparsity) {
@@ -250,7 +250,7 @@ class Sparse24 : public Technique {
 
 std::unique_ptr<Technique> NewSparse24(const TechniqueInputs& inputs) {
   if (inputs.train.sparsity.method == "none") return nullptr;
-  return std::make_unique<Sparse24>(inputs.train);
+  return std::make_unique<Sparse24>(inputs.train, inputs.tensor_ranks);
 }
 
 }  // namespace weft::engine

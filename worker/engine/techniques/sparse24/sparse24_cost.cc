@@ -91,9 +91,6 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kMeshDeterminism, kOtherBits, kOneOfTwo},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kDenseLayersAlone, kDense},
-    {&kSoftThreshold, &kTensorParallel,
-     "the scale of a weight would have to be found over the parts of all ranks",
-     "data or pipeline parallelism"},
     {&kSoftThreshold, &kZeroParameters,
      "thresholds would be of gathered weights, which bf16 products have rounded",
      "resources.zero_stage 2"},
@@ -287,8 +284,9 @@ class Sparse24Cost : public TechniqueCost {
   // A bit of each weight says whether it counts. Both products with a weight have a list of the
   // columns that count: of each four weights two values in f32 and one column of two bytes, and
   // heads of the lists.
-  TechniqueProducts ProductsOf(const TrainSpec& train, bool on_cuda) const override {
+  TechniqueProducts ProductsOf(const TrainSpec& train, ComputeUnits units) const override {
     const SparsitySpec& spec = train.sparsity;
+    const bool on_cuda = units == ComputeUnits::kCuda;
     if (spec.method == "none" || PrunesActivations(spec)) return {};
     TechniqueProducts products{
         .state_bytes = 1.0 / 8, .uploads_at_once = true, .brings_weights = true};
@@ -306,6 +304,9 @@ class Sparse24Cost : public TechniqueCost {
       products.operand_bytes += 2 * (1.625 + 0.5 + kHeads);
     }
     products.dense_weight_gradients = spec.gradient_estimate == "exact";
+    // Sparse tensor cores need two of each four along the side that they sum over. On a CPU the
+    // kept weights of any mask are listed.
+    products.dense_input_gradients = on_cuda && HasRowMasks(spec) && !HasBackwardMasks(spec);
     products.copies_weights = spec.method == "s_ste";
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.

@@ -12,8 +12,8 @@ namespace weft {
 
 /// Name of its metric, with the unit.
 inline constexpr std::string_view kFlipRateMetric = "sparse24_flip_rate_ratio";
-/// The same of the decay in use, where it is searched for.
-inline constexpr std::string_view kDecayMetric = "sparse24_decay_ratio";
+/// The same of the decay in use, where it is searched for. It has no unit.
+inline constexpr std::string_view kDecayMetric = "sparse24_decay";
 
 /// Prefix of the names of masks in checkpoints, before that of the parameter.
 inline constexpr const char* kSparse24Masks = "sparse24/mask/";

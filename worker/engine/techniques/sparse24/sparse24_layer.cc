@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/float_types.h"
 #include "kernels/sparse24_mask/sparse24_mask.h"
+#include "worker/engine/comm/sum_scalars.h"
 #include "worker/engine/techniques/weight_on_device.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -60,12 +61,15 @@ Status Sparse24Layer::KeepAll(const Stream& stream) {
   });
 }
 
-Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec) {
+Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec,
+                               Collective* tensor_ranks) {
   const DType held = (*layer_.parameters)[layer_.weight].dtype;
   WEFT_ASSIGN_OR_RETURN(const WeightOnDevice brought, WeightOnDevice::Of(context, layer_, held));
   const TensorView& weight = brought.view();
   Changed();
-  if (spec.method == "s_ste" && scale_ == 0) WEFT_RETURN_IF_ERROR(FindScale(context, weight));
+  if (spec.method == "s_ste" && scale_ == 0) {
+    WEFT_RETURN_IF_ERROR(FindScale(context, weight, tensor_ranks));
+  }
   if (!HasRowMasks(spec)) {
     return kernels::TransposableMask(context.stream, {weight, mask_, flips_});
   }
@@ -108,21 +112,24 @@ Status Sparse24Layer::FindBackwardMask(const Stream& stream, const TensorView& w
 }
 
 // <W, s(W)> / <s(W), s(W)>
-Status Sparse24Layer::FindScale(Context& context, const TensorView& weight) {
+Status Sparse24Layer::FindScale(Context& context, const TensorView& weight,
+                                Collective* tensor_ranks) {
   WEFT_ASSIGN_OR_RETURN(const Tensor shrunk,
                         Tensor::New(context, Component::kWorkspace, DType::kF32, weight.shape));
   WEFT_RETURN_IF_ERROR(kernels::SoftThreshold(context.stream, {.weight = weight, .y = shrunk}));
   WEFT_ASSIGN_OR_RETURN(const HostCopy values, HostCopy::Of(context.stream, weight));
   WEFT_ASSIGN_OR_RETURN(const HostCopy parts, HostCopy::Of(context.stream, shrunk));
-  double product = 0, square = 0;
+  std::array<double, 2> sums = {0, 0};
   kernels::cpu::WithFloatType(weight.dtype, [&]<class T>() {
     const T* w = values.view().As<T>();
     const auto* s = parts.view().As<float>();
     for (int64_t i = 0; i < weight.shape.Elements(); ++i) {
-      product += static_cast<double>(ToFloat(w[i])) * s[i];
-      square += static_cast<double>(s[i]) * s[i];
+      sums[0] += static_cast<double>(ToFloat(w[i])) * s[i];
+      sums[1] += static_cast<double>(s[i]) * s[i];
     }
   });
+  if (tensor_ranks != nullptr) WEFT_RETURN_IF_ERROR(SumScalars(*tensor_ranks, sums));
+  const auto& [product, square] = sums;
   scale_ = square > 0 ? static_cast<float>(product / square) : 1.0f;
   return OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/spec/train_spec.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
 #include "worker/engine/tensor/context.h"
@@ -33,10 +34,11 @@ class Sparse24Layer {
   /// Has the mask keep all, before one has been searched. Products stay dense.
   Status KeepAll(const Stream& stream);
   /// Searches for the mask of the weight as it is now: a sharded one has been brought in the type
-  /// in which it is held, so that the mask is that of one rank.
-  Status FindMask(Context& context, const SparsitySpec& spec);
+  /// in which it is held, so that the mask is that of one rank. `tensor_ranks`: the tensor-parallel
+  /// ranks, or null; all of them call it.
+  Status FindMask(Context& context, const SparsitySpec& spec, Collective* tensor_ranks);
   /// What s_ste multiplies by: such that the first sparse weight is as near to the weight as it can
-  /// be. 0: not known yet. Part of the state.
+  /// be, of all tensor-parallel ranks together. 0: not known yet. Part of the state.
   float scale() const { return scale_; }
   /// The mask has been overwritten.
   void Changed() { ++version_; }
@@ -55,7 +57,7 @@ class Sparse24Layer {
   std::vector<Part> Parts();
 
  private:
-  Status FindScale(Context& context, const TensorView& weight);
+  Status FindScale(Context& context, const TensorView& weight, Collective* tensor_ranks);
   Status FindBackwardMask(const Stream& stream, const TensorView& weight);
 
   LinearLayer layer_;

@@ -242,7 +242,7 @@ Status Sparse24ProductsFactory::FindMasks(Context& context) {
   const auto of_unit = [&](int64_t unit) -> Status {
     for (const auto& layer : layers_) {
       if (!layer->mask() || parameters[layer->layer().weight].unit != unit) continue;
-      WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec));
+      WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec, tensor_ranks_));
     }
     return OkStatus();
   };

@@ -8,6 +8,7 @@
 
 #include "common/spec/train_spec.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
@@ -71,7 +72,9 @@ class Sparse24Products : public WeightProducts {
 /// Makes the products of MLPs sparse, and has their masks.
 class Sparse24ProductsFactory : public ProductsFactory {
  public:
-  explicit Sparse24ProductsFactory(const SparsitySpec& spec) : mode_{spec} {}
+  /// `tensor_ranks`: the tensor-parallel ranks, or null; outlives this.
+  explicit Sparse24ProductsFactory(const SparsitySpec& spec, Collective* tensor_ranks = nullptr)
+      : mode_{spec}, tensor_ranks_(tensor_ranks) {}
 
   const SparsitySpec& spec() const { return mode_.spec; }
 
@@ -99,7 +102,8 @@ class Sparse24ProductsFactory : public ProductsFactory {
   void SetAdapters(bool count) { mode_.adapters = count; }
 
   Status KeepAll(const Stream& stream);
-  /// Searches for all masks. Ranks that shard parameters gather them for that, so all call it.
+  /// Searches for all masks. Ranks that shard parameters gather them for that, and tensor-parallel
+  /// ranks sum what scales are made of, so all call it.
   Status FindMasks(Context& context);
   /// The masks have been overwritten.
   void MasksChanged();
@@ -116,6 +120,7 @@ class Sparse24ProductsFactory : public ProductsFactory {
 
  private:
   Sparse24Mode mode_;
+  Collective* tensor_ranks_;
   SpareSparseCopies spare_;
   std::vector<std::unique_ptr<Sparse24Layer>> layers_;
 };
