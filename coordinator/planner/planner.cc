@@ -10,6 +10,7 @@
 
 #include "common/model/added_network_cost.h"
 #include "common/model/device_order.h"
+#include "common/model/frozen_savings.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_counts.h"
 #include "common/model/pipeline_shape.h"
@@ -332,7 +333,9 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const Job
   const std::vector<Found> fitting = FastestOf(results, kFittingShown);
   std::vector<Found> infeasible;
   PlanReport report;
-  report.parameters = ShapeOf(jobs.At(0)).counts.Total();
+  const ModelShape shape = ShapeOf(jobs.At(0));
+  report.parameters = shape.counts.Total();
+  report.trained_parameters = shape.trained;
   report.candidates_considered = results.considered;
   for (const SearchResult& result : results.found) {
     for (size_t i = 0; i < std::min(result.infeasible.size(), kInfeasibleShown); ++i) {
@@ -355,6 +358,10 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const Job
     candidate.reason += NearRunsText(*result, *costed);
     report.candidates.push_back(std::move(candidate));
   }
+  const FrozenSavings savings =
+      SavingsOfFrozen(fitting.front().search->job, report.candidates.front().plan);
+  report.skipped_weight_gradient_flops = savings.weight_gradient_flops;
+  report.unkept_activation_bytes = savings.activation_bytes;
   for (size_t i = 0; i < std::min(infeasible.size(), kInfeasibleShown); ++i) {
     const auto& [result, costed] = infeasible[i];
     report.candidates.push_back(MakeCandidate(*result, *costed));

@@ -84,12 +84,47 @@ class PlanReport(unittest.TestCase):
                     self.check_cell(cell, {**example, "resources": resources}, cluster)
             model.pop("weight_quantization" if name == "QLoRA" else "peft", None)
 
+    def test_a_plan_with_frozen_weights_says_what_they_save(self):
+        example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_7b.yaml").read_text())
+        example["data"]["train"] = ["text.txt"]
+        example["resources"] = {"ranks": 1}
+        # LoRA of rank 16 on the seven matrices of each of 32 blocks.
+        factors = 32 * 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+        cluster = ROOT / "docs/examples/clusters/a100_pcie_2x4.yaml"
+        report = self.planned_on(example, cluster)
+        self.assertEqual(report["trained_parameters"], factors)
+        self.assertEqual(report["parameters"], 6738415616 + factors)
+        # The gradients of all matrices, for 16 sequences of 512 tokens.
+        matrices = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096
+        self.assertAlmostEqual(
+            report["skipped_weight_gradient_flops"] / (2 * 16 * 512 * matrices), 1, places=9)
+        # With adapters of attention alone the MLPs do not keep what they read, in bf16.
+        del example["model"]["peft"]["target_modules"]
+        attention = self.planned_on(example, cluster)
+        plan = attention["candidates"][0]["plan"]
+        self.assertEqual(set(plan["block_memory_policy"]), {"keep"})
+        self.assertGreaterEqual(attention["unkept_activation_bytes"],
+                                31 * plan["micro_batch"] * 512 * 4096 * 2)
+        text = self.plan_on(example, cluster).stdout
+        self.assertRegex(text, r"trained +8\.39 M of 6\.75 G \(0\.12 %\)")
+        self.assertRegex(text, r"weight gradients skipped +108 TFLOPs a step")
+        self.assertRegex(text, r"activations not kept +[\d.]+ [GM]iB")
+
+    def plan_on(self, spec, cluster, *options):
+        return subprocess.run(
+            list(map(str, [BIN / "weft", "plan", self.file("job.json", spec),
+                           "--cluster", cluster, *options])),
+            capture_output=True, text=True, timeout=120)
+
+    def planned_on(self, spec, cluster):
+        done = self.plan_on(spec, cluster, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
     def check_cell(self, cell, spec, cluster):
         """What a page says of the plan on this cluster of the examples."""
         file = ROOT / f"docs/examples/clusters/{cluster}.yaml"
-        planned = subprocess.run(
-            [BIN / "weft", "plan", self.file("job.json", spec), "--cluster", file, "-o", "json"],
-            capture_output=True, text=True, timeout=120)
+        planned = self.plan_on(spec, file, "-o", "json")
         if "does not fit" in cell:
             self.assertEqual(planned.returncode, 7, planned.stderr)
             self.assertIn(re.search(r"[\d.]+ GiB", cell)[0], planned.stdout + planned.stderr)
