@@ -79,6 +79,14 @@ class VsPytorch(unittest.TestCase):
         result = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
         self.assertEqual(tool("peft_vs_pytorch").page([result]), (PAGES / "peft_vs_pytorch.md").read_text())
 
+    def test_the_page_of_adapters_states_its_ratios(self):
+        rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
+        ratios = [row["ratio"] for row in rows]
+        saved = [100 * (1 - row["weft_peak_bytes"] / row["pytorch_peak_bytes"]) for row in rows]
+        self.assertIn(f"| {min(ratios):.2f} to {max(ratios):.2f} times the speed and {min(saved):.0f} to "
+                      f"{max(saved):.0f} % less memory than peft with transformers, on a CPU",
+                      (PAGES.parent / "techniques/peft.md").read_text())
+
     def test_predicted_and_measured_memory_is_a_table_of_rows_that_have_it(self):
         compared = tool("peft_vs_pytorch")
         self.assertEqual(compared.memory_table([{"method": "lora"}]), [])

@@ -74,6 +74,11 @@ class PlanReport(unittest.TestCase):
         example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_7b.yaml").read_text())
         example["data"]["train"] = ["text.txt"]
         model = example["model"]
+        # The page compares what others need with the laptop's column.
+        published = re.search(r"LLaMA-Factory.*\| (.*) with micro-batches", page)[1]
+        self.assertEqual(re.findall(r"[\d.]+ GiB", published),
+                         [re.search(r"[\d.]+ GiB", rows[name].split(" | ")[-1])[0]
+                          for name in ("QLoRA", "LoRA", "full tuning")])
         columns = {"a100_pcie_2x4": {"ranks": 1}, "h100_ndr_64x8": {"ranks": 1},
                    "laptop": {"ranks": 1, "micro_batch": 1}}
         for name in ("QLoRA", "LoRA", "full tuning"):
@@ -83,6 +88,21 @@ class PlanReport(unittest.TestCase):
                 with self.subTest(name, cluster=cluster):
                     self.check_cell(cell, {**example, "resources": resources}, cluster)
             model.pop("weight_quantization" if name == "QLoRA" else "peft", None)
+
+    def test_a_gpu_of_48_gb_has_room_for_65_b_quantised_parameters(self):
+        example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_65b.yaml").read_text())
+        example["data"]["train"] = ["text.txt"]
+        cluster = ROOT / "docs/examples/clusters/l40s.yaml"
+        report = self.planned_on(example, cluster)
+        plan = report["candidates"][0]["plan"]
+        self.assertGreater(report["parameters"], 65e9)
+        self.assertEqual(plan["device"], "cuda")
+        self.assertEqual(plan["offload_optimizer"], "host")
+        # The words alone take 4.127 bits of a number.
+        self.assertGreater(plan["prediction"]["stage_bytes"][0], 65e9 * 4.127 / 8)
+        self.assertLess(plan["prediction"]["stage_bytes"][0], 46.5e9)
+        del example["model"]["weight_quantization"]
+        self.assertEqual(self.plan_on(example, cluster).returncode, 7)
 
     def test_a_plan_with_frozen_weights_says_what_they_save(self):
         example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_7b.yaml").read_text())
@@ -138,7 +158,7 @@ class PlanReport(unittest.TestCase):
 
     def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
         files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
-        self.assertEqual(len(files), 4)
+        self.assertEqual(len(files), 5)
         for file in files:
             path = self.file("job.json", job(device="auto"))
             done = subprocess.run([BIN / "weft", "plan", path, "--cluster", file, "-o", "json"],
