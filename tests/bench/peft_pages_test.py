@@ -73,6 +73,18 @@ class Methods(unittest.TestCase):
         self.assertIn("| prefix | 3.000 | 41.6 % | 3 | 3 | 0 |", text)
         self.assertNotIn("BitFit", text)
 
+    def test_costs_are_ratios_to_lora_here_and_there(self):
+        def row(method, peak, seconds, share):
+            return {"method": method, "peak_bytes": peak, "seconds": seconds, "trained_share": share}
+        rows = [row("LoRA", 100, 10, 0.04), row("DoRA", 150, 13, 0.05), row("MiSS", 90, 11, 0.02),
+                row("BitFit", 1, 1, 0.001)]
+        text = "\n".join(self.tool.costs(rows))
+        self.assertIn("| DoRA | 1.50 | 1.10 | 1.30 | 1.26 | 5.00 % | 9.3 M |", text)
+        self.assertIn("| MiSS | 0.90 | 0.91 | 1.10 | 0.95 | 2.00 % | 7.3 M |", text)
+        self.assertNotIn("BitFit", text)
+        # Of three methods two neighbours are swapped: 1 - 6 * (1 + 1) / (3 * 8)
+        self.assertIn("Rank correlations: memory 1.00, time 0.50, trained numbers 1.00.", text)
+
 
 class VsPytorch(unittest.TestCase):
     def test_the_page_has_the_figures_of_its_file(self):
