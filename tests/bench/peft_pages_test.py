@@ -91,6 +91,16 @@ class VsPytorch(unittest.TestCase):
         result = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
         self.assertEqual(tool("peft_vs_pytorch").page([result]), (PAGES / "peft_vs_pytorch.md").read_text())
 
+    def test_memory_is_predicted_to_one_percent(self):
+        components = tool("peft_vs_pytorch").COMPONENTS
+        rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
+        self.assertGreaterEqual(len(rows), 4)
+        for row in rows:
+            for name in components:
+                part = row["weft_memory"][name]
+                self.assertAlmostEqual(part["predicted_bytes"] / part["measured_bytes"], 1, delta=0.01,
+                                       msg=f"{row['method']} {row['precision']} {name}")
+
     def test_the_page_of_adapters_states_its_ratios(self):
         rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
         ratios = [row["ratio"] for row in rows]
@@ -116,6 +126,11 @@ class QloraMemory(unittest.TestCase):
         self.weft.write_text(STAND_IN)
         self.weft.chmod(0o755)
         self.tool = tool("qlora_memory")
+
+    def test_memory_is_predicted_to_one_percent(self):
+        for row in json.loads((PAGES / "qlora_memory.json").read_text())["rows"]:
+            self.assertAlmostEqual(row["planned_small_bytes"] / row["measured_small_bytes"], 1, delta=0.01,
+                                   msg=row["component"])
 
     def test_the_small_job_has_the_proportions_of_the_large_one(self):
         large, small = (job("text", 2)["model"] for job in (self.tool.large_job, self.tool.small_job))
