@@ -91,6 +91,18 @@ class VsPytorch(unittest.TestCase):
         result = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
         self.assertEqual(tool("peft_vs_pytorch").page([result]), (PAGES / "peft_vs_pytorch.md").read_text())
 
+    def test_a_page_of_two_sizes_says_which_each_row_is_of(self):
+        compared = tool("peft_vs_pytorch")
+        small = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
+        large = {**small, "layers": 24, "width": 1152,
+                 "rows": [{**row, "parameters": 413e6} for row in small["rows"]]}
+        text = compared.page([small, large])
+        one, other = (compared.size_of(result) for result in (small, large))
+        self.assertEqual(other, "24 layers of width 1152 (413 M parameters)")
+        self.assertIn(f"a Llama of {one} or {other}, LoRA", text)
+        self.assertIn(f"\n{other}: {large['cpu']}", text)
+        self.assertEqual(compared.shape_of(24, 1152)["mlp-width"], 3072)
+
     def test_memory_is_predicted_to_one_percent(self):
         components = tool("peft_vs_pytorch").COMPONENTS
         rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
