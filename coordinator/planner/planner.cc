@@ -13,6 +13,7 @@
 #include "common/model/frozen_savings.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_counts.h"
+#include "common/model/parameter_list.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "common/model/step_extent.h"
@@ -260,6 +261,12 @@ Status NothingFits(const JobSpec& job, const JobCheck& check, const CostedPlan* 
   }
   if (goes_with(&ResourceSpec::offload_activations)) {
     text += ", or have activations wait on the host (resources.offload_activations host)";
+  }
+  JobSpec quantized = job;
+  quantized.model.weight_quantization.type = "nf4";
+  const bool frozen = FreezesAny(job.model) && job.model.weight_quantization.type == "none";
+  if (frozen && check(quantized).ok()) {
+    text += ", or keep frozen weights in 4 bits (model.weight_quantization.type nf4)";
   }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") {

@@ -17,6 +17,7 @@
 namespace weft::planner {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -556,6 +557,21 @@ TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {
   EXPECT_EQ(text.back(), '\n');
   EXPECT_THAT(text, Not(HasSubstr("trained"))) << "nothing is frozen";
   EXPECT_EQ(FormatPlanReport({}), "No plans.\n");
+}
+
+TEST(PlanJob, SuggestsFourBitsForFrozenWeightsThatDoNotFit) {
+  const ClusterProfile cluster = Cluster(1, 1, kGiB / 16);
+  const auto refusal = [&](const JobSpec& job) { return PlanJob(job, cluster).status().message(); };
+  const auto suggests = HasSubstr("model.weight_quantization.type nf4");
+  JobSpec job = Gpt2Job();
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), Not(suggests)));
+  job.model.peft.method = "lora";
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), suggests));
+  job.model.peft.method = "loha";
+  EXPECT_THAT(refusal(job), Not(suggests)) << "its products read merged weights";
+  job.model.peft.method = "lora";
+  job.model.weight_quantization.type = "nf4";
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), Not(suggests)));
 }
 
 TEST(FormatPlanReport, ShowsWhatFrozenWeightsSave) {

@@ -95,10 +95,10 @@ class VsPytorch(unittest.TestCase):
         compared = tool("peft_vs_pytorch")
         small = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
         large = {**small, "layers": 24, "width": 1152,
-                 "rows": [{**row, "parameters": 413e6} for row in small["rows"]]}
+                 "rows": [{**row, "parameters": 421e6} for row in small["rows"]]}
         text = compared.page([small, large])
         one, other = (compared.size_of(result) for result in (small, large))
-        self.assertEqual(other, "24 layers of width 1152 (413 M parameters)")
+        self.assertEqual(other, "24 layers of width 1152 (421 M parameters)")
         self.assertIn(f"a Llama of {one} or {other}, LoRA", text)
         self.assertIn(f"\n{other}: {large['cpu']}", text)
         self.assertEqual(compared.shape_of(24, 1152)["mlp-width"], 3072)

@@ -86,8 +86,19 @@ class PlanReport(unittest.TestCase):
             self.assertEqual(len(cells), len(columns))
             for cell, (cluster, resources) in zip(cells, columns.items()):
                 with self.subTest(name, cluster=cluster):
-                    self.check_cell(cell, {**example, "resources": resources}, cluster)
+                    plan = self.check_cell(cell, {**example, "resources": resources}, cluster)
+                    if name == "QLoRA" and cluster == "laptop":
+                        self.assertIn("where a step takes half an hour", page)
+                        self.assertAlmostEqual(plan["prediction"]["step_seconds"] / 60, 30, delta=15)
             model.pop("weight_quantization" if name == "QLoRA" else "peft", None)
+        # What the page has full tuning fit by.
+        self.assertIn("two GPUs, or the optimizer's state on the host", rows["full tuning"])
+        for resources in ({"ranks": 2, "tensor_parallel": 2}, {"ranks": 1, "offload_optimizer": "host"}):
+            for cluster in ("a100_pcie_2x4", "h100_ndr_64x8"):
+                with self.subTest("full tuning", cluster=cluster, **resources):
+                    report = self.planned_on({**example, "resources": resources},
+                                             ROOT / f"docs/examples/clusters/{cluster}.yaml")
+                    self.assertTrue(report["candidates"][0]["feasible"])
 
     def test_a_gpu_of_48_gb_has_room_for_65_b_quantised_parameters(self):
         example = yaml.safe_load((ROOT / "docs/examples/cluster/qlora_65b.yaml").read_text())
@@ -142,19 +153,23 @@ class PlanReport(unittest.TestCase):
         return json.loads(done.stdout)
 
     def check_cell(self, cell, spec, cluster):
-        """What a page says of the plan on this cluster of the examples."""
+        """What a page says of the plan on this cluster of the examples; the plan, where one fits."""
         file = ROOT / f"docs/examples/clusters/{cluster}.yaml"
         planned = self.plan_on(spec, file, "-o", "json")
         if "does not fit" in cell:
             self.assertEqual(planned.returncode, 7, planned.stderr)
-            self.assertIn(re.search(r"[\d.]+ GiB", cell)[0], planned.stdout + planned.stderr)
-            return
+            said = planned.stdout + planned.stderr
+            self.assertIn(re.search(r"[\d.]+ GiB", cell)[0], said)
+            # It would fit with quantised weights.
+            self.assertEqual("model.weight_quantization.type nf4" in said, "peft" in spec["model"])
+            return None
         plan = json.loads(planned.stdout)["candidates"][0]["plan"]
         memory = plan["prediction"]["memory_per_rank"]
         for said in (f"{sum(memory.values()) / GIB:.1f} GiB",
                      f"parameters {memory['parameters_bytes'] / GIB:.1f}",
                      f"activations {memory['activations_bytes'] / GIB:.1f}"):
             self.assertIn(said, cell)
+        return plan
 
     def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
         files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
