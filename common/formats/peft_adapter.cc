@@ -179,6 +179,13 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
     if (const size_t at = name.find(kWrapped); at != std::string::npos) {
       name.erase(at, kWrapped.size());
     }
+    // transformers has such heads of decoders, which no family has here.
+    if (name.starts_with("score.")) {
+      return InvalidError(std::string(kAdapterWeightsName) +
+                          " has the head of a classifier (score), and a " + model.family +
+                          " classifies nothing here; hint: an adapter for generating text, or a "
+                          "classifier of the family bert");
+    }
     if (layer.empty() && own.contains(name)) continue;
     return InvalidError(std::string(kAdapterWeightsName) + " has a tensor '" +
                         ClipText(tensor.name, kNameBytes) +

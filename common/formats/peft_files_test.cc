@@ -238,5 +238,15 @@ TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
   EXPECT_THAT(unknown.Refusal(), HasSubstr("must be the adapter's base model"));
 }
 
+TEST(PeftFiles, HeadsOfClassifyingDecodersAreRefusedAsSuch) {
+  for (const char* tensor : {".weight", ".modules_to_save.weight"}) {
+    Folder folder("gpt2/lora/start");
+    folder.Adapt("score", {tensor});
+    EXPECT_THAT(folder.Refusal(),
+                AllOf(HasSubstr("has the head of a classifier (score), and a gpt2 "),
+                      Not(HasSubstr("base model"))));
+  }
+}
+
 }  // namespace
 }  // namespace weft

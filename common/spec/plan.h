@@ -299,14 +299,28 @@ struct PlanReport {
   int64_t parameters = 0;
   int64_t candidates_considered = 0;
   double planning_seconds = 0;
+  int64_t trained_parameters = 0;
+  double skipped_weight_gradient_flops = 0;
+  int64_t unkept_activation_bytes = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("candidates", "Best first, then the infeasible ones."), self.candidates);
-    visit(Field("parameters", "Trainable parameters of the model."), self.parameters);
+    visit(Field("parameters", "Parameters of the model, with those of adapters."), self.parameters);
     visit(Field("candidates_considered", "Before the list was cut."), self.candidates_considered);
     visit(Field("planning_seconds", "Time the planner took.").Unit("seconds"),
           self.planning_seconds);
+    visit(Field("trained_parameters", "Of the parameters those that are not frozen."),
+          self.trained_parameters);
+    visit(Field("skipped_weight_gradient_flops",
+                "FLOPs a step that the chosen plan saves by computing no gradients of frozen "
+                "weights."),
+          self.skipped_weight_gradient_flops);
+    visit(Field("unkept_activation_bytes",
+                "Activations of a micro-batch that a rank of the chosen plan does not keep because "
+                "weights are frozen.")
+              .Unit("bytes"),
+          self.unkept_activation_bytes);
   }
 };
 

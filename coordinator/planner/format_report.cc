@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "common/text.h"
 #include "coordinator/planner/plan_text.h"
 #include "coordinator/planner/planner.h"
 #include "coordinator/planner/units.h"
@@ -9,18 +10,40 @@
 namespace weft::planner {
 namespace {
 
-std::string Chosen(const PlanCandidate& candidate, int64_t parameters) {
+/// "40 M of 6.78 G (0.59 %)".
+std::string TrainedText(const PlanReport& report) {
+  const auto trained = static_cast<double>(report.trained_parameters);
+  const auto all = static_cast<double>(report.parameters);
+  return HumanCount(trained) + " of " + HumanCount(all) + " (" +
+         FormatNumber("%.2g %%", 100 * trained / all) + ")";
+}
+
+/// What is frozen, and what that saves; nothing where all is trained.
+void AddFrozen(const PlanReport& report, std::vector<std::vector<std::string>>& rows) {
+  if (report.trained_parameters >= report.parameters) return;
+  rows.push_back({"trained", TrainedText(report)});
+  if (report.skipped_weight_gradient_flops > 0) {
+    rows.push_back({"weight gradients skipped",
+                    HumanCount(report.skipped_weight_gradient_flops) + "FLOPs a step"});
+  }
+  if (report.unkept_activation_bytes > 0) {
+    rows.push_back({"activations not kept", HumanBytes(report.unkept_activation_bytes)});
+  }
+}
+
+std::string Chosen(const PlanCandidate& candidate, const PlanReport& report) {
   const Plan& plan = candidate.plan;
   const Prediction& prediction = plan.prediction;
   std::string text = "Plan: " + candidate.reason + "\n";
   std::vector<std::vector<std::string>> rows = {
-      {"parameters", HumanCount(static_cast<double>(parameters))},
+      {"parameters", HumanCount(static_cast<double>(report.parameters))},
       {"ranks", std::to_string(RankCount(plan.mesh)) + " x " +
                     std::to_string(plan.threads_per_rank) + " threads, on " + PlacementText(plan)},
       {"micro-batch", std::to_string(plan.micro_batch) + " sequences x " +
                           std::to_string(plan.accumulation_steps) + " per step and rank"},
       {"precision", plan.precision},
       {"recomputed", RecomputedText(plan)}};
+  AddFrozen(report, rows);
   if (plan.zero_stage > 0) rows.push_back({"shared", SharedText(plan)});
   if (const std::string outside = OutsideText(plan); !outside.empty()) {
     rows.push_back({"outside the device", outside});
@@ -58,7 +81,7 @@ std::string FormatPlanReport(const PlanReport& report) {
                                                  "recomputed", "memory/rank", "step", "why"}};
   for (const PlanCandidate& candidate : report.candidates) {
     const Plan& plan = candidate.plan;
-    if (candidate.chosen) text += Chosen(candidate, report.parameters);
+    if (candidate.chosen) text += Chosen(candidate, report);
     rows.push_back(
         {candidate.chosen     ? "*"
          : candidate.feasible ? ""

@@ -10,8 +10,10 @@
 
 #include "common/model/added_network_cost.h"
 #include "common/model/device_order.h"
+#include "common/model/frozen_savings.h"
 #include "common/model/memory_text.h"
 #include "common/model/model_counts.h"
+#include "common/model/parameter_list.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/precision.h"
 #include "common/model/step_extent.h"
@@ -262,6 +264,12 @@ Status NothingFits(const JobSpec& job, const JobCheck& check, const CostedPlan* 
   if (goes_with(&ResourceSpec::offload_activations)) {
     text += ", or have activations wait on the host (resources.offload_activations host)";
   }
+  JobSpec quantized = job;
+  quantized.model.weight_quantization.type = "nf4";
+  const bool frozen = FreezesAny(job.model) && job.model.weight_quantization.type == "none";
+  if (frozen && check(quantized).ok()) {
+    text += ", or keep frozen weights in 4 bits (model.weight_quantization.type nf4)";
+  }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") {
     text += ", or allow resources.recompute";
@@ -334,7 +342,9 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const Job
   const std::vector<Found> fitting = FastestOf(results, kFittingShown);
   std::vector<Found> infeasible;
   PlanReport report;
-  report.parameters = ShapeOf(jobs.At(0)).counts.Total();
+  const ModelShape shape = ShapeOf(jobs.At(0));
+  report.parameters = shape.counts.Total();
+  report.trained_parameters = shape.trained;
   report.candidates_considered = results.considered;
   for (const SearchResult& result : results.found) {
     for (size_t i = 0; i < std::min(result.infeasible.size(), kInfeasibleShown); ++i) {
@@ -357,6 +367,10 @@ Result<PlanReport> PlanAmong(const JobSpec& asked, const JobSet& jobs, const Job
     candidate.reason += NearRunsText(*result, *costed);
     report.candidates.push_back(std::move(candidate));
   }
+  const FrozenSavings savings =
+      SavingsOfFrozen(fitting.front().search->job, report.candidates.front().plan);
+  report.skipped_weight_gradient_flops = savings.weight_gradient_flops;
+  report.unkept_activation_bytes = savings.activation_bytes;
   for (size_t i = 0; i < std::min(infeasible.size(), kInfeasibleShown); ++i) {
     const auto& [result, costed] = infeasible[i];
     report.candidates.push_back(MakeCandidate(*result, *costed));

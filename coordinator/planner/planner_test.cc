@@ -17,7 +17,9 @@
 namespace weft::planner {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// What must hold of every plan that is said to fit.
 void CheckFits(const JobSpec& job, const ClusterProfile& cluster, const Plan& plan) {
@@ -553,7 +555,39 @@ TEST(FormatPlanReport, ShowsThePlanAndWhyTheOthersLost) {
   EXPECT_EQ(text.find("\n\n\n"), std::string::npos);
   EXPECT_EQ(text.find(" \n"), std::string::npos) << "trailing spaces";
   EXPECT_EQ(text.back(), '\n');
+  EXPECT_THAT(text, Not(HasSubstr("trained"))) << "nothing is frozen";
   EXPECT_EQ(FormatPlanReport({}), "No plans.\n");
+}
+
+TEST(PlanJob, SuggestsFourBitsForFrozenWeightsThatDoNotFit) {
+  const ClusterProfile cluster = Cluster(1, 1, kGiB / 16);
+  const auto refusal = [&](const JobSpec& job) { return PlanJob(job, cluster).status().message(); };
+  const auto suggests = HasSubstr("model.weight_quantization.type nf4");
+  JobSpec job = Gpt2Job();
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), Not(suggests)));
+  job.model.peft.method = "lora";
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), suggests));
+  job.model.peft.method = "loha";
+  EXPECT_THAT(refusal(job), Not(suggests)) << "its products read merged weights";
+  job.model.peft.method = "lora";
+  job.model.weight_quantization.type = "nf4";
+  EXPECT_THAT(refusal(job), AllOf(HasSubstr("no plan fits"), Not(suggests)));
+}
+
+TEST(FormatPlanReport, ShowsWhatFrozenWeightsSave) {
+  JobSpec job = Gpt2Job();
+  job.model.peft.method = "lora";
+  job.model.peft.rank = 8;
+  const PlanReport report = *PlanJob(job, Cluster(1, 2, 64 * kGiB));
+  // Of each block the factors of the product to queries, keys and values.
+  EXPECT_EQ(report.trained_parameters, 12 * 8 * (768 + 3 * 768));
+  EXPECT_GT(report.skipped_weight_gradient_flops, 0);
+  EXPECT_GT(report.unkept_activation_bytes, 0);
+  const std::string text = FormatPlanReport(report);
+  for (const char* part : {"trained", "295 K of 125 M (0.24 %)", "weight gradients skipped",
+                           "FLOPs a step", "activations not kept"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
 }
 
 }  // namespace

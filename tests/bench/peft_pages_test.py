@@ -73,11 +73,53 @@ class Methods(unittest.TestCase):
         self.assertIn("| prefix | 3.000 | 41.6 % | 3 | 3 | 0 |", text)
         self.assertNotIn("BitFit", text)
 
+    def test_costs_are_ratios_to_lora_here_and_there(self):
+        def row(method, peak, seconds, share):
+            return {"method": method, "peak_bytes": peak, "seconds": seconds, "trained_share": share}
+        rows = [row("LoRA", 100, 10, 0.04), row("DoRA", 150, 13, 0.05), row("MiSS", 90, 11, 0.02),
+                row("BitFit", 1, 1, 0.001)]
+        text = "\n".join(self.tool.costs(rows))
+        self.assertIn("| DoRA | 1.50 | 1.10 | 1.30 | 1.26 | 5.00 % | 9.3 M |", text)
+        self.assertIn("| MiSS | 0.90 | 0.91 | 1.10 | 0.95 | 2.00 % | 7.3 M |", text)
+        self.assertNotIn("BitFit", text)
+        # Of three methods two neighbours are swapped: 1 - 6 * (1 + 1) / (3 * 8)
+        self.assertIn("Rank correlations: memory 1.00, time 0.50, trained numbers 1.00.", text)
+
 
 class VsPytorch(unittest.TestCase):
     def test_the_page_has_the_figures_of_its_file(self):
         result = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
         self.assertEqual(tool("peft_vs_pytorch").page([result]), (PAGES / "peft_vs_pytorch.md").read_text())
+
+    def test_a_page_of_two_sizes_says_which_each_row_is_of(self):
+        compared = tool("peft_vs_pytorch")
+        small = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())
+        large = {**small, "layers": 24, "width": 1152,
+                 "rows": [{**row, "parameters": 421e6} for row in small["rows"]]}
+        text = compared.page([small, large])
+        one, other = (compared.size_of(result) for result in (small, large))
+        self.assertEqual(other, "24 layers of width 1152 (421 M parameters)")
+        self.assertIn(f"a Llama of {one} or {other}, LoRA", text)
+        self.assertIn(f"\n{other}: {large['cpu']}", text)
+        self.assertEqual(compared.shape_of(24, 1152)["mlp-width"], 3072)
+
+    def test_memory_is_predicted_to_one_percent(self):
+        components = tool("peft_vs_pytorch").COMPONENTS
+        rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
+        self.assertGreaterEqual(len(rows), 4)
+        for row in rows:
+            for name in components:
+                part = row["weft_memory"][name]
+                self.assertAlmostEqual(part["predicted_bytes"] / part["measured_bytes"], 1, delta=0.01,
+                                       msg=f"{row['method']} {row['precision']} {name}")
+
+    def test_the_page_of_adapters_states_its_ratios(self):
+        rows = json.loads((PAGES / "peft_vs_pytorch_avx512.json").read_text())["rows"]
+        ratios = [row["ratio"] for row in rows]
+        saved = [100 * (1 - row["weft_peak_bytes"] / row["pytorch_peak_bytes"]) for row in rows]
+        self.assertIn(f"| {min(ratios):.2f} to {max(ratios):.2f} times the speed and {min(saved):.0f} to "
+                      f"{max(saved):.0f} % less memory than peft with transformers, on a CPU",
+                      (PAGES.parent / "techniques/peft.md").read_text())
 
     def test_predicted_and_measured_memory_is_a_table_of_rows_that_have_it(self):
         compared = tool("peft_vs_pytorch")
@@ -96,6 +138,11 @@ class QloraMemory(unittest.TestCase):
         self.weft.write_text(STAND_IN)
         self.weft.chmod(0o755)
         self.tool = tool("qlora_memory")
+
+    def test_memory_is_predicted_to_one_percent(self):
+        for row in json.loads((PAGES / "qlora_memory.json").read_text())["rows"]:
+            self.assertAlmostEqual(row["planned_small_bytes"] / row["measured_small_bytes"], 1, delta=0.01,
+                                   msg=row["component"])
 
     def test_the_small_job_has_the_proportions_of_the_large_one(self):
         large, small = (job("text", 2)["model"] for job in (self.tool.large_job, self.tool.small_job))

@@ -24,6 +24,7 @@ KILLED = {
     "sparse24_activations": (3, {"switch_share": 0.4}),
     "sparse24_decay_search": (11, {"mask_interval": 2, "decay_search_steps": 4,
                                    "steps": STEPS + 4 * 4}),
+    "sft_qlora": (3, {"steps": 8}),
     "sparse24_fine_tuning": (3, {"mask_interval": 2}),
     "sparse24_lazy_adapters": (6, {"adapter_share": 0.7}),
     "pruning": (5, {"interval": 2}),
@@ -43,14 +44,20 @@ KILLED = {
     "over_parameterized": (3, {"steps": FEW_STEPS}),
     "reparameterized_branches": (3, {"steps": FEW_STEPS}),
 }
-# Folders that examples import, and the example before whose export each is.
-IMPORTED = {"base": "gpt2", "llama_base": "llama", "ticket": "early_bird"}
 CHAT_RECORD = ROOT / "tests/parity/testdata/chat_example_checked.json"
 CHAT_HINT = "run tests/parity/check_chat_example.py and commit its record"
+# Folders that examples start from, and the examples that they are exports of.
+BASES = {"base": "gpt2", "chat_base": "sft", "llama_base": "llama", "ticket": "early_bird"}
 
 
 def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def base_of(text):
+    """The folder that the job `text` starts from, or None."""
+    found = re.search(r"\bimport_path: (\w+)", text)
+    return found[1] if found else None
 
 
 class ExampleJobs(unittest.TestCase):
@@ -75,12 +82,24 @@ class ExampleJobs(unittest.TestCase):
                               "HOME": str(self.folder), "WEFT_FAILPOINTS": failpoint})
         self.assertLess(killed.returncode, 0, f"{arguments}: {killed.stdout}{killed.stderr}")
 
+    def make_base(self, name):
+        """A trained network, for examples that begin with one."""
+        job, run = self.folder / f"examples/{BASES[name]}.yaml", self.folder / BASES[name]
+        job.write_text(re.sub(r"\bsteps: \d+", "steps: 2", job.read_text()).replace(
+            "warmup_steps: 20", "warmup_steps: 0"))
+        self.weft("train", job, "--run-dir", run)
+        self.weft("export", run, "--output", job.parent / name)
+
     @staticmethod
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "loss.jsonl").read_text().splitlines()]
 
 
 class Examples(ExampleJobs):
+    def setUp(self):
+        super().setUp()
+        self.untrained = {}  # losses of bases on the batches of jobs that tune them
+
     @staticmethod
     def shapes_in(folder):
         """Of the tensors in the safetensors of a folder, by name."""
@@ -124,6 +143,7 @@ class Examples(ExampleJobs):
             self.assertEqual(said["parameters"], self.numbers_in(hf))
 
     def test_each_of_several_adapters_is_written_by_itself(self):
+        self.make_base("base")
         job = self.folder / "examples/many_adapters.yaml"
         job.write_text(re.sub(r"\bsteps: \d+", "steps: 4", job.read_text()).replace(
             "warmup_steps: 20", "warmup_steps: 0"))
@@ -132,7 +152,7 @@ class Examples(ExampleJobs):
                               timeout=120, env={**os.environ, "WEFT_HOME": str(self.folder / "home")})
         self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
         weights = {}
-        for name in ("quick", "slow"):
+        for name in ("weaving", "baking"):
             self.assertRegex(said.stdout + said.stderr, f"adapter_loss_nats:.*{name} [0-9.]+")
             folder = self.folder / f"peft_{name}"
             self.weft("export", run, "--adapter", name, "--format", "peft", "--output", folder)
@@ -146,12 +166,12 @@ class Examples(ExampleJobs):
             weights[name] = content[end:]
             self.weft("export", run, "--adapter", name, "--output", self.folder / f"hf_{name}")
             self.weft("generate", self.folder / f"hf_{name}", "--prompt", "The", "--tokens", 2)
-        self.assertNotEqual(weights["quick"], weights["slow"])
+        self.assertNotEqual(weights["weaving"], weights["baking"])
         for command in (["export", run, "--output", self.folder / "none"],
                         ["generate", run, "--prompt", "The", "--adapter", "fast"]):
             refused = subprocess.run([WEFT, *map(str, command)], capture_output=True, text=True)
             self.assertNotEqual(refused.returncode, 0)
-            self.assertIn("--adapter with one of quick, slow", refused.stderr)
+            self.assertIn("--adapter with one of weaving, baking", refused.stderr)
 
     def check_chat(self, run):
         """It answers, and its export says how."""
@@ -183,6 +203,31 @@ class Examples(ExampleJobs):
         for run in record["runs"]:
             self.assertGreater(run["right"], 0, run)
             self.assertGreaterEqual(run["same_as_weft"], 0.99 * record["asked"], run)
+
+    def check_tuned(self, job, losses):
+        """It starts as its base and learns: without updates the same batches have larger losses."""
+        text = re.sub(r"learning_rate: [\d.e-]+", "learning_rate: 1.0e-12", job.read_text())
+        batches = tuple(re.findall(r"^(?:data|train):.*|adapters: .*|num_virtual_tokens: .*", text,
+                                   re.MULTILINE))
+        if batches not in self.untrained:
+            held = job.with_name(f"{job.stem}_held.yaml")
+            held.write_text(text)
+            run = self.folder / held.stem
+            self.weft("train", held, "--run-dir", run)
+            self.untrained[batches] = self.losses(run)
+        untrained = self.untrained[batches]
+        self.assertAlmostEqual(losses[0], untrained[0], delta=0.01)
+        self.assertLess(sum(losses[-4:]), sum(untrained[-4:]))
+
+    def check_chat_adapter(self, run, base):
+        """It answers, and is an adapter of the folder that it was trained on."""
+        adapter = self.folder / "chat_adapter"
+        self.weft("export", run, "--format", "peft", "--output", adapter)
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        self.assertEqual((config["r"], config["use_rslora"]), (16, True))
+        for source in ([run], [base, "--peft", adapter]):
+            self.weft("generate", *source, "--chat", "--prompt", "What does math.sqrt do?",
+                      "--tokens", 4)
 
     def check_value_learning(self, run, base):
         """Its network is one of its own, which is added to that of the training, or to another."""
@@ -245,10 +290,9 @@ class Examples(ExampleJobs):
         for job in jobs:
             with self.subTest(job.name):
                 text = job.read_text()
-                imported = re.search(r"model: { import_path: (\w+) }", text)
-                if imported:  # the export of an example before it
-                    self.weft("export", self.folder / IMPORTED[imported[1]],
-                              "--output", job.parent / imported[1])
+                base = base_of(text)
+                if base:  # the export of an example before it
+                    self.weft("export", self.folder / BASES[base], "--output", job.parent / base)
                 if "phases:" in text:
                     self.check_phases(job, text)
                     continue
@@ -264,29 +308,30 @@ class Examples(ExampleJobs):
                     self.assertEqual(changed, 1)
                     text = re.sub(r"warmup_steps: \d+", "warmup_steps: 2", text)
                 job.write_text(text)
-                if "value_learning:" in text:  # on top of an example before it
-                    self.weft("export", self.folder / "gpt2", "--output", job.parent / "base")
                 run = self.folder / job.stem
                 self.weft("train", job, "--run-dir", run)
                 losses = self.losses(run)
                 self.assertEqual(len(losses), steps)
-                if imported and imported[1] != "ticket":  # goes on
-                    before = self.losses(self.folder / IMPORTED[imported[1]])
-                    self.assertLess(losses[0], before[0] - 0.3)
+                if base and "peft:" in text:
+                    self.check_tuned(job, losses)
+                elif base and base != "ticket" and "value_learning:" not in text:  # goes on
+                    self.assertLess(losses[0], self.losses(self.folder / BASES[base])[0] - 0.3)
                     self.assertLess(losses[-1], losses[0])
                 else:
                     self.assertLess(losses[-1], losses[0] - 0.5)
                 if classifies:
                     summary = json.loads((run / "summary.json").read_text())
                     self.assertGreater(summary["validation_accuracy"], 0.6)
-                if "format: chat" in text:
+                if "format: chat" in text and base:
+                    self.check_chat_adapter(run, job.parent / base)
+                elif "format: chat" in text:
                     self.check_chat(run)
                 if "value_learning:" in text:
                     self.check_value_learning(run, job.parent / "base")
-                if imported and imported[1] == "llama_base":
+                if base == "llama_base":
                     self.check_compressed(run)
-                if re.search(r"family: (gpt2|llama)|import_path: \w", text):
-                    several = ["--adapter", "quick"] if "adapters: [" in text else []
+                if base or re.search(r"family: (gpt2|llama)", text):
+                    several = ["--adapter", "baking"] if "adapters: [" in text else []
                     self.weft("generate", run, *several, "--prompt", "The", "--tokens", 4)
                 else:
                     self.weft("export", run, "--output", self.folder / "hf")
@@ -298,19 +343,12 @@ class KilledExamples(ExampleJobs):
             with self.subTest(name):
                 self.check(name, step, {"steps": STEPS, "warmup_steps": 2, **fields})
 
-    def base(self, folder):
-        """A trained network, for examples that begin with one."""
-        job, run = self.folder / "examples/gpt2.yaml", self.folder / "gpt2"
-        job.write_text(re.sub(r"\bsteps: \d+", "steps: 2", job.read_text()).replace(
-            "warmup_steps: 20", "warmup_steps: 0"))
-        self.weft("train", job, "--run-dir", run)
-        self.weft("export", run, "--output", folder)
-
     def check(self, name, step, fields):
         job = self.folder / "examples" / f"{name}.yaml"
         text = job.read_text()
-        if "import_path: base" in text and not (job.parent / "base").exists():
-            self.base(job.parent / "base")
+        base = base_of(text)
+        if base and not (job.parent / base).exists():
+            self.make_base(base)
         for field, value in fields.items():
             text, changed = re.subn(rf"\b{field}: [\d.]+", f"{field}: {value}", text)
             self.assertEqual(changed, 1, field)

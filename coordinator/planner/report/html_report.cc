@@ -103,6 +103,7 @@ class HtmlWriter {
     Fact("Memory of a rank", HumanBytes(TotalBytes(prediction.memory_per_rank)) + " of " +
                                  HumanBytes(detail.memory_limit_bytes));
     Fact("Parameters", HumanCount(static_cast<double>(e_.report.parameters)));
+    FrozenFacts();
     if (detail.price > 0) {
       Fact("Price", Money(detail.price, e_.currency));
       Fact("An hour", Money(detail.price_per_hour, e_.currency));
@@ -114,6 +115,19 @@ class HtmlWriter {
     page_.Open("pre").Open("code");
     for (const std::string& line : e_.lines) page_.Text(line).Raw("\n");
     page_.Close().Close();
+  }
+
+  void FrozenFacts() {
+    const PlanReport& report = e_.report;
+    if (report.trained_parameters >= report.parameters) return;
+    Fact("Trained", HumanCount(static_cast<double>(report.trained_parameters)));
+    if (report.skipped_weight_gradient_flops > 0) {
+      Fact("Weight gradients skipped",
+           HumanCount(report.skipped_weight_gradient_flops) + "FLOPs a step");
+    }
+    if (report.unkept_activation_bytes > 0) {
+      Fact("Activations not kept", HumanBytes(report.unkept_activation_bytes));
+    }
   }
 
   static std::string KilowattHours(double value) {

@@ -36,7 +36,7 @@ struct PhasePlan {
     visit(Field("layers", "Of its model."), self.layers);
     visit(Field("width", "Of its model."), self.width);
     visit(Field("heads", "Of its model."), self.heads);
-    visit(Field("parameters", "Trainable parameters of its model."), self.parameters);
+    visit(Field("parameters", "Of its model, with those of adapters."), self.parameters);
     visit(Field("steps", "Optimizer steps."), self.steps);
     visit(Field("tokens_per_step", "Over all ranks."), self.tokens_per_step);
     visit(Field("mesh", "Degrees of parallelism."), self.mesh);

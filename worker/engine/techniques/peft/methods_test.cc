@@ -150,7 +150,14 @@ TEST(PeftMethodsTest, StartAsTheNetworkAndAreTheirMergedWeights) {
       const JobSpec job = JobOf(method, family);
       TinyRun run(job.model, ModelOptionsOf(TinyPlan("fp32")));
       TinyRun plain(WithoutPeft(job.model), ModelOptionsOf(TinyPlan("fp32")));
-      EXPECT_LT(Difference(Wide(run.Logits(*batch)), Wide(plain.Logits(*batch))), 1e-5);
+      // Factors that are zero and scales that are one round nothing; DoRA divides by lengths, and
+      // PiSSA and OLoRA take off what they add.
+      const PeftSpec& spec = job.model.peft;
+      if (spec.use_dora || spec.init != "default") {
+        EXPECT_LT(Difference(Wide(run.Logits(*batch)), Wide(plain.Logits(*batch))), 1e-5);
+      } else {
+        EXPECT_EQ(run.Logits(*batch), plain.Logits(*batch));
+      }
       Perturb(run, 0.1);
       EXPECT_GT(Difference(Wide(run.Logits(*batch)), Wide(plain.Logits(*batch))), 1e-3);
       ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *run.model, {}).ok());
