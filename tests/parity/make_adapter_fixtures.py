@@ -57,6 +57,8 @@ CASES = {
                             bias="all"),
     "gpt2/bias": LoraConfig(r=2, lora_alpha=2, target_modules=["c_attn"], bias="all",
                             fan_in_fan_out=True),
+    "gpt2/lora_only": LoraConfig(r=2, lora_alpha=2, target_modules=["mlp.c_proj"], bias="lora_only",
+                                 fan_in_fan_out=True),
     "llama/lora": LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
                              use_rslora=True),
     "llama/patterns": LoraConfig(r=2, lora_alpha=4, target_modules=r".*\.(q|v|up)_proj",
