@@ -25,6 +25,11 @@ namespace weft {
 namespace {
 
 constexpr char kEveryBias[] = "*.bias";
+constexpr std::string_view kPissa = "pissa";
+/// Before the number of steps in which peft approximates a start of pissa.
+constexpr std::string_view kPissaSteps = "pissa_niter_";
+/// What ends the word for the biases of adapted layers: lora_only, oft_only, ...
+constexpr std::string_view kOnly = "_only";
 
 /// Keys of the configurations that are read, or change nothing in what is computed.
 const std::set<std::string_view>& KnownKeys() {
@@ -98,6 +103,11 @@ const std::map<std::string, std::string>& Methods() {
   return methods;
 }
 
+/// Whether a `bias` says that the biases of the adapted layers are trained, and no others.
+bool NamesAdaptedBiases(const Json& bias) {
+  return bias.is_string() && bias.get<std::string>().ends_with(kOnly);
+}
+
 Status CheckKeys(const Json& config) {
   for (const auto& [key, value] : config.items()) {
     if (key == "target_parameters" && !IsUnset(value)) {
@@ -108,11 +118,19 @@ Status CheckKeys(const Json& config) {
           "(target_modules), which transformers 4 and Weft train");
     }
     if (!KnownKeys().contains(key) && !IsUnset(value)) return NotComputed(key, value);
-    if (key == "bias" && value != "none" && value != "all" && !value.is_null()) {
+    if (key == "bias" && value != "none" && value != "all" && !value.is_null() &&
+        !NamesAdaptedBiases(value)) {
       return NotComputed(key, value);
     }
   }
   return OkStatus();
+}
+
+/// Whether a start of lora is pissa, or pissa_niter_4, which approximates it in 4 steps.
+bool IsPissa(const std::string& init) {
+  if (init == kPissa) return true;
+  return init.starts_with(kPissaSteps) && init.size() > kPissaSteps.size() &&
+         init.find_first_not_of("0123456789", kPissaSteps.size()) == std::string::npos;
 }
 
 Status ReadInit(const Json& config, PeftSpec& spec) {
@@ -120,7 +138,11 @@ Status ReadInit(const Json& config, PeftSpec& spec) {
   if (init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal") {
     return OkStatus();  // the file has what they have become
   }
-  if (init != "pissa" && init != "olora") return NotComputed("init_lora_weights", init);
+  if (init.is_string() && IsPissa(init.get<std::string>())) {
+    spec.init = kPissa;
+    return OkStatus();
+  }
+  if (init != "olora") return NotComputed("init_lora_weights", init);
   spec.init = init.get<std::string>();
   return OkStatus();
 }
@@ -228,18 +250,35 @@ void AddTargets(const ModelSpec& model, Json& config) {
   }
 }
 
-/// Whether a configuration of the method says which biases are trained.
-bool HasBiasField(const std::string& method) {
-  return method == "lora" || method == "adalora" || method == "miss" || method == "oft" ||
-         method == "vera";
+/// The word that the configuration of a method has for the biases of adapted layers; "": it does
+/// not say which biases are trained.
+std::string AdaptedBiases(const std::string& method) {
+  static const std::map<std::string, std::string> words = {{"lora", "lora_only"},
+                                                           {"adalora", "lora_only"},
+                                                           {"miss", "MiSS_only"},
+                                                           {"oft", "oft_only"},
+                                                           {"vera", "vera_only"}};
+  const auto word = words.find(method);
+  return word == words.end() ? "" : word->second;
 }
 
 /// What the configuration has of modules_to_save, and as `bias`.
 Status AddSaved(const ModelSpec& model, Json& config) {
   config["bias"] = "none";
   Json saved = Json::array();
-  for (const std::string& module : model.peft.modules_to_save) {
-    if (module == kEveryBias && HasBiasField(model.peft.method)) {
+  const std::string word = AdaptedBiases(model.peft.method);
+  const std::vector<std::string>& modules = model.peft.modules_to_save;
+  const std::vector<std::string> biases =
+      BiasPatterns(model, AdaptableLayers(model, /*adapted=*/true));
+  const auto trained = [&](const std::string& module) {
+    return std::find(modules.begin(), modules.end(), module) != modules.end();
+  };
+  const bool only = !word.empty() && !trained(kEveryBias) && !biases.empty() &&
+                    std::all_of(biases.begin(), biases.end(), trained);
+  if (only) config["bias"] = word;
+  for (const std::string& module : modules) {
+    if (only && std::find(biases.begin(), biases.end(), module) != biases.end()) continue;
+    if (module == kEveryBias && !word.empty()) {
       config["bias"] = "all";
     } else if (module.find('*') != std::string::npos) {
       return InvalidError("peft has no pattern '" + module +
@@ -341,6 +380,11 @@ std::set<std::string> AdaptableLayers(const ModelSpec& model, bool adapted) {
 Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
                                 const std::set<std::string>& layers) {
   const Json type = config.value("peft_type", Json());
+  if (type == "BONE") {
+    return InvalidError(HasField("peft_type", type) +
+                        ", which is called MISS since peft 0.18; hint: peft's "
+                        "scripts/convert-bone-to-miss.py converts the folder");
+  }
   const auto method = Methods().find(type.is_string() ? type.get<std::string>() : "");
   if (method == Methods().end()) {
     return InvalidError(
@@ -359,13 +403,19 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   if (spec.method == "selective") return spec;
   if (spec.method == "adalora") WEFT_RETURN_IF_ERROR(ReadAdaLora(config, spec));
   if (spec.method == "miss") WEFT_RETURN_IF_ERROR(ReadMiss(config, spec));
-  if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, spec));
+  if (IsMergedMethod(spec.method)) WEFT_RETURN_IF_ERROR(ReadMerged(config, model, layers, spec));
   WEFT_RETURN_IF_ERROR(CheckPatterns(model, spec));
   if (spec.method == "ia3") {
     WEFT_RETURN_IF_ERROR(ReadNames(config, "feedforward_modules", spec.feedforward_modules));
   }
   WEFT_RETURN_IF_ERROR(ReadSavedModules(config, model, spec.modules_to_save));
-  if (config.value("bias", Json()) == "all") spec.modules_to_save.emplace_back(kEveryBias);
+  const Json bias = config.value("bias", Json());
+  if (bias == "all") spec.modules_to_save.emplace_back(kEveryBias);
+  if (NamesAdaptedBiases(bias)) {
+    for (std::string& pattern : BiasPatterns(model, layers)) {
+      spec.modules_to_save.push_back(std::move(pattern));
+    }
+  }
   // The targets of the configuration where they say the same, and otherwise the layers.
   ModelSpec adapted = model;
   adapted.peft = spec;
@@ -412,7 +462,7 @@ Result<Json> ConfigOfPeft(const ModelSpec& model, const AdapterOrigin& origin,
     config["fan_in_fan_out"] = model.family == "gpt2";
   }
   WEFT_RETURN_IF_ERROR(AddSaved(model, config));
-  if (!HasBiasField(method)) config.erase("bias");
+  if (AdaptedBiases(method).empty()) config.erase("bias");
   if (prompt) {
     // Old versions of peft have no such field there.
     if (config["modules_to_save"].is_null()) config.erase("modules_to_save");

@@ -5,6 +5,8 @@
 
 #include "common/formats/peft_config.h"
 #include "common/formats/peft_fields.h"
+#include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 
 namespace weft {
 namespace {
@@ -43,11 +45,36 @@ Status ReadLycoris(const Json& config, PeftSpec& spec) {
   return OkStatus();
 }
 
+/// The side of blocks from their number, which must be the same for all layers.
+Status ReadBlocks(const Json& config, const ModelSpec& model, const std::set<std::string>& layers,
+                  PeftSpec& spec) {
+  WEFT_ASSIGN_OR_RETURN(const int64_t blocks, WholeNumber(config, "r", 0, 1, 4096));
+  std::set<int64_t> inputs;
+  for (const ParameterInfo& weight : PlainParametersOf(model)) {
+    if (!weight.matrix() || !layers.contains(LayerOf(weight.name))) continue;
+    inputs.insert(weight.shape.back());
+  }
+  if (inputs.empty()) return OkStatus();  // the tensors are of no layer, which is refused
+  const int64_t width = *inputs.begin();
+  if (inputs.size() > 1 || width % blocks != 0 || width / blocks < 2) {
+    return InvalidError(HasField("r", blocks) +
+                        ", blocks of each layer, which are not of one whole size from 2 up here; "
+                        "hint: oft_block_size in place of r");
+  }
+  spec.oft_block_size = width / blocks;
+  return OkStatus();
+}
+
 // Folders without use_cayley_neumann are of versions that computed the rotation exactly.
-Status ReadOft(const Json& config, PeftSpec& spec) {
+Status ReadOft(const Json& config, const ModelSpec& model, const std::set<std::string>& layers,
+               PeftSpec& spec) {
   const Json blocks = config.value("r", Json(0));
-  if (blocks != 0) return NotComputed("r", blocks);
-  WEFT_ASSIGN_OR_RETURN(spec.oft_block_size, WholeNumber(config, "oft_block_size", 32, 2, 4096));
+  if (blocks != 0 && config.value("oft_block_size", Json()) == 0) {
+    WEFT_RETURN_IF_ERROR(ReadBlocks(config, model, layers, spec));
+  } else {
+    if (blocks != 0) return NotComputed("r", blocks);
+    WEFT_ASSIGN_OR_RETURN(spec.oft_block_size, WholeNumber(config, "oft_block_size", 32, 2, 4096));
+  }
   const Json series = config.value("use_cayley_neumann", Json(false));
   if (series != true) return NotComputed("use_cayley_neumann", series);
   const Json terms = config.value("num_cayley_neumann_terms", Json(kNeumannTerms));
@@ -82,8 +109,9 @@ bool IsMergedMethod(const std::string& method) {
   return std::find(std::begin(kMethods), std::end(kMethods), method) != std::end(kMethods);
 }
 
-Status ReadMerged(const Json& config, PeftSpec& spec) {
-  if (spec.method == "oft") return ReadOft(config, spec);
+Status ReadMerged(const Json& config, const ModelSpec& model, const std::set<std::string>& layers,
+                  PeftSpec& spec) {
+  if (spec.method == "oft") return ReadOft(config, model, layers, spec);
   return spec.method == "vera" ? ReadVera(config, spec) : ReadLycoris(config, spec);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "common/json.h"
@@ -14,8 +15,10 @@ namespace weft {
 /// Whether `method`, of model.peft, is one of these.
 bool IsMergedMethod(const std::string& method);
 
-/// Reads the fields of spec.method, one of these. kInvalid names a setting that is not computed.
-Status ReadMerged(const Json& config, PeftSpec& spec);
+/// Reads the fields of spec.method, one of these, of an adapter whose tensors are of these layers.
+/// kInvalid names a setting that is not computed.
+Status ReadMerged(const Json& config, const ModelSpec& model, const std::set<std::string>& layers,
+                  PeftSpec& spec);
 
 /// Adds the fields of model.peft.method, one of these. kInvalid where peft has no such adapter.
 Status AddMerged(const ModelSpec& model, Json& config);

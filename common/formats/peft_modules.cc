@@ -1,9 +1,11 @@
 #include "common/formats/peft_modules.h"
 
-#include <set>
+#include <algorithm>
 
 #include "common/formats/peft_fields.h"
+#include "common/glob.h"
 #include "common/model/parameter_list.h"
+#include "common/model/parameter_name.h"
 
 namespace weft {
 namespace {
@@ -60,6 +62,27 @@ Status ReadSavedModules(const Json& config, const ModelSpec& model,
     }
   }
   return OkStatus();
+}
+
+std::vector<std::string> BiasPatterns(const ModelSpec& model, const std::set<std::string>& layers) {
+  constexpr const char* kBias = ".bias";
+  std::vector<std::string> biases, patterns;
+  for (const ParameterInfo& parameter : PlainParametersOf(model)) {
+    if (parameter.name.ends_with(kBias)) biases.push_back(parameter.name);
+  }
+  for (const std::string& bias : biases) {
+    const std::string layer = ModuleOf(bias);
+    if (!layers.contains(layer)) continue;
+    const size_t dot = layer.rfind('.');
+    std::string pattern = "*" + (dot == std::string::npos ? layer : layer.substr(dot)) + kBias;
+    const bool means_others = std::any_of(biases.begin(), biases.end(), [&](const auto& each) {
+      return GlobMatches(pattern, each) && !layers.contains(ModuleOf(each));
+    });
+    if (means_others) pattern = "*" + bias;
+    const bool known = std::find(patterns.begin(), patterns.end(), pattern) != patterns.end();
+    if (!known) patterns.push_back(pattern);
+  }
+  return patterns;
 }
 
 void AddSavedModule(const ModelSpec& model, const std::string& module, Json& list) {

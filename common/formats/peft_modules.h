@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@ namespace weft {
 /// out. kInvalid where it is no list of names, or one of them is empty.
 Status ReadSavedModules(const Json& config, const ModelSpec& model,
                         std::vector<std::string>& modules);
+
+/// Patterns of model.peft.modules_to_save for the biases of these layers and of no others, by the
+/// last parts of names where these mean no more. peft's `bias` has a word for them: lora_only, ...
+std::vector<std::string> BiasPatterns(const ModelSpec& model, const std::set<std::string>& layers);
 
 /// Adds a name of model.peft.modules_to_save to a list of peft.
 void AddSavedModule(const ModelSpec& model, const std::string& module, Json& list);

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -76,6 +78,45 @@ TEST(Quantize4Bit, HasTheCodesOfBitsandbytes) {
   EXPECT_EQ(codes(kFp4), std::vector<int>({1,  117, 79, 212, 109, 42, 42, 101, 172, 35, 86,
                                            22, 83,  45, 178, 123, 42, 45, 101, 172, 82, 86,
                                            22, 82,  93, 162, 106, 59, 58, 98,  170, 35}));
+}
+
+/// FNV-1a.
+uint64_t HashOf(std::span<const uint8_t> bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const uint8_t byte : bytes) hash = (hash ^ byte) * 0x100000001b3;
+  return hash;
+}
+
+// What bitsandbytes 0.50 makes of these 20 000 numbers with quantised scales (quantize_4bit with
+// blocksize 64 and compress_statistics), bit for bit: codes, codes of scales, their scales, the
+// mean and the map of 8-bit codes.
+TEST(Quantize4Bit, HasTheQuantizedScalesOfBitsandbytes) {
+  std::vector<float> x(20000);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto place = static_cast<int64_t>(i);
+    const int64_t number = (place * 7919 + 13) % 20011 - 10005;
+    const int64_t of_block = 1 + place / 64 * 37 % 101;
+    x[i] = static_cast<float>(number * of_block) / static_cast<float>(1 << 20);
+  }
+  const auto& map = FourBitScales();
+  EXPECT_EQ(HashOf({reinterpret_cast<const uint8_t*>(map.data()), sizeof(map)}),
+            0xd677f22a96665bc4);
+  for (const auto& [type, codes] : {std::pair(kNf4, uint64_t{0xd243d22ac3affa81}),
+                                    std::pair(kFp4, uint64_t{0xf089a979b7cdde8e})}) {
+    const FourBitFormat format = {type, 64, true};
+    const FourBitLayout layout(format, std::ssize(x));
+    const std::vector<int32_t> words = Quantized(format, x);
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(words.data());
+    EXPECT_EQ(HashOf({bytes, x.size() / 2}), codes);
+    ASSERT_EQ(layout.blocks, 313);
+    EXPECT_EQ(HashOf({bytes + layout.scales, 313}), 0x88c225a681c5dd00);
+    float scales[2] = {}, mean = 0;
+    std::memcpy(scales, bytes + layout.scales_of_scales, sizeof(scales));
+    std::memcpy(&mean, bytes + layout.mean, sizeof(mean));
+    EXPECT_EQ(scales[0], 0x1.edaf0cp-2f);
+    EXPECT_EQ(scales[1], 0x1.e29574p-2f);
+    EXPECT_EQ(mean, 0x1.ec5934p-2f);
+  }
 }
 
 // Numbers measured of NF4 and FP4 on a normal distribution; double quantisation adds little.

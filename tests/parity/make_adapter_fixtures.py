@@ -36,6 +36,7 @@ from peft import (
     PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, TrainableTokensConfig, VeraConfig,
     get_peft_model,
 )
+from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
 from make_fixtures import BETAS, CLIP, DECAY, EPSILON, FAMILIES, FOLDER, LEARNING_RATE, STEPS
@@ -57,8 +58,11 @@ CASES = {
                             bias="all"),
     "gpt2/bias": LoraConfig(r=2, lora_alpha=2, target_modules=["c_attn"], bias="all",
                             fan_in_fan_out=True),
+    "gpt2/lora_only": LoraConfig(r=2, lora_alpha=2, target_modules=["mlp.c_proj"], bias="lora_only",
+                                 fan_in_fan_out=True),
     "llama/lora": LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"],
                              use_rslora=True),
+    "llama/loraplus": LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "up_proj"]),
     "llama/patterns": LoraConfig(r=2, lora_alpha=4, target_modules=r".*\.(q|v|up)_proj",
                                  rank_pattern={"up_proj": 3, r"layers\.1\.self_attn\.q_proj": 4},
                                  alpha_pattern={"v_proj": 8}, modules_to_save=["lm_head"]),
@@ -135,6 +139,9 @@ CASES = {
                                                  **VIRTUAL),
 }
 
+
+# Of LoRA+: the learning rate of B over that of A, which configurations do not have.
+LORAPLUS_LR_RATIO = 4
 
 # Adapters that are read and written again, and not trained.
 STARTS_ALONE = ("bert_mlm/tokens", "bert_mlm/tokens_alone")
@@ -279,16 +286,26 @@ def regularization(model, tokens, targets):
     return model.base_model(**inputs).loss - model.base_model.model(**inputs).loss
 
 
-def optimize(named, objective, after_step=lambda step: None):
+def optimizer_of(named):
     """As make_fixtures.py trains; the vectors of IA3 and AdaLoRA, which are matrices there, do not
     decay."""
     vector = ("ia3_l", "lora_E")
-    trained = [p for _, p in named]
     matrices = [p for key, p in named if p.dim() >= 2 and not any(v in key for v in vector)]
     vectors = [p for key, p in named if p.dim() < 2 or any(v in key for v in vector)]
-    optimizer = torch.optim.AdamW(
+    return torch.optim.AdamW(
         [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}],
         lr=LEARNING_RATE, betas=BETAS, eps=EPSILON)
+
+
+def loraplus_optimizer_of(model):
+    return create_loraplus_optimizer(model, torch.optim.AdamW, lr=LEARNING_RATE,
+                                     loraplus_lr_ratio=LORAPLUS_LR_RATIO,
+                                     loraplus_weight_decay=DECAY, betas=BETAS, eps=EPSILON)
+
+
+def optimize(named, objective, after_step=lambda step: None, optimizer=None):
+    trained = [p for _, p in named]
+    optimizer = optimizer or optimizer_of(named)
     for step in range(STEPS):
         optimizer.zero_grad()
         objective().backward()
@@ -297,7 +314,7 @@ def optimize(named, objective, after_step=lambda step: None):
         after_step(step)
 
 
-def train(model, tokens, targets):
+def train(model, tokens, targets, optimizer=None):
     named = [(key, p) for key, p in model.named_parameters() if p.requires_grad]
 
     def objective():
@@ -307,7 +324,7 @@ def train(model, tokens, targets):
         if model.active_peft_config.peft_type == "ADALORA":
             model.base_model.update_and_allocate(step)
 
-    optimize(named, objective, choose_ranks)
+    optimize(named, objective, choose_ranks, optimizer)
 
 
 def save_adapter(model, folder):
@@ -435,7 +452,7 @@ def write_case(case):
     save_adapter(model, folder / name / "start")
     if case in STARTS_ALONE:
         return
-    train(model, *read_batch(folder))
+    train(model, *read_batch(folder), loraplus_optimizer_of(model) if name == "loraplus" else None)
     save_adapter(model, folder / name / "trained")
     if config.is_prompt_learning or name == "embedding" and base.config.tie_word_embeddings:
         return

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes testdata/peft_0_8/<family>_<method>: adapters as peft 0.8.2, of February 2024, saved them, on
-the models that make_fixtures.py wrote, and logits.safetensors: those of the last token of the first
-recorded sequence, computed in float64.
+"""Writes testdata/<version>/<family>_<method>: adapters as peft 0.8.2, of February 2024 (peft_0_8), and
+0.13.2, of October 2024 (peft_0_13), saved them, on the models that make_fixtures.py wrote, and
+logits.safetensors: those of the last token of the first recorded sequence, computed in float64.
 
-Needs that version of peft, torch, transformers 4 and safetensors; run it by hand.
+Needs one of these versions of peft, torch, transformers 4 and safetensors; run it by hand.
 """
 
 import json
@@ -22,7 +22,7 @@ FOLDER = pathlib.Path(__file__).parent / "testdata"
 VIRTUAL = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 3}
 STEPS = 6
 
-CASES = {
+CASES_OF_0_8 = {
     "gpt2_lora": LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, lora_dropout=0.05, bias="all",
                             target_modules=["c_attn"], fan_in_fan_out=True),
     "gpt2_ia3": IA3Config(task_type="CAUSAL_LM", target_modules=["c_attn", "mlp.c_proj"],
@@ -40,6 +40,23 @@ CASES = {
 }
 
 
+def cases_of_0_13():
+    """Of methods that 0.8.2 lacks. After 400 steps pissa has
+    the singular values."""
+    from peft import LNTuningConfig, VeraConfig
+
+    return {
+        "gpt2_dora": LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, use_dora=True,
+                                target_modules=["c_attn"], fan_in_fan_out=True),
+        "gpt2_vera": VeraConfig(task_type="CAUSAL_LM", r=3, target_modules=["c_attn"], fan_in_fan_out=True),
+        "gpt2_ln": LNTuningConfig(task_type="CAUSAL_LM", target_modules=["ln_1", "ln_f"]),
+        "llama_dora": LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4, use_dora=True,
+                                 target_modules=["q_proj", "down_proj"]),
+        "llama_pissa": LoraConfig(task_type="CAUSAL_LM", r=2, lora_alpha=4,
+                                  init_lora_weights="pissa_niter_400", target_modules=["v_proj"]),
+    }
+
+
 def choose_ranks(model, tokens):
     """A few steps of an AdaLoRA, after which some ranks are left out of its file."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
@@ -50,9 +67,9 @@ def choose_ranks(model, tokens):
         model.base_model.update_and_allocate(step)
 
 
-def write_case(name, config):
+def write_case(version, name, config):
     torch.manual_seed(3)
-    family, folder = FOLDER / name.split("_")[0], FOLDER / "peft_0_8" / name
+    family, folder = FOLDER / name.split("_")[0], FOLDER / version / name
     base = AutoModelForCausalLM.from_pretrained(family / "start", attn_implementation="eager")
     model = get_peft_model(base, config).eval()
     with torch.no_grad():
@@ -79,9 +96,10 @@ def write_case(name, config):
 
 
 def main():
-    assert peft.__version__ == "0.8.2", peft.__version__
-    for name, config in CASES.items():
-        write_case(name, config)
+    versions = {"0.8.2": ("peft_0_8", lambda: CASES_OF_0_8), "0.13.2": ("peft_0_13", cases_of_0_13)}
+    version, cases = versions[peft.__version__]
+    for name, config in cases().items():
+        write_case(version, name, config)
 
 
 if __name__ == "__main__":

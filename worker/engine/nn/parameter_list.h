@@ -46,10 +46,11 @@ struct Parameter : ParameterAttributes {
   bool counted = true;            ///< Not by another stage of a pipeline.
   int64_t padded_rows = 0;        ///< Rows of storage, >= shape[0]; the rest stays zero.
   Initializer initializer;
-  double learning_rate_scale = 1;  ///< Of the parametrisation; optimizer groups come on top.
-  double peak_rate_scale = 1;      ///< See ParameterList::SetPeakRate.
-  bool stacked = false;            ///< Lies right under the parameter before it.
-  int64_t first_source = -1;       ///< See ParameterList::Derive: of `sources` successive ones.
+  double learning_rate_scale = 1;   ///< Of the parametrisation; optimizer groups come on top.
+  bool decay_follows_rate = false;  ///< See ParameterList::SetDecayFollowsRate.
+  double peak_rate_scale = 1;       ///< See ParameterList::SetPeakRate.
+  bool stacked = false;             ///< Lies right under the parameter before it.
+  int64_t first_source = -1;        ///< See ParameterList::Derive: of `sources` successive ones.
   int64_t sources = 0;
   int64_t source_of = -1;   ///< Of a source: the derived parameter.
   int64_t bias_of = -1;     ///< See ParameterList::SetBiasOf.
@@ -204,6 +205,10 @@ class ParameterList {
 
   /// How `index` starts (zero until this is said) and how fast it learns. Before Initialize.
   void SetStart(int64_t index, const Initializer& initializer, double learning_rate_scale = 1);
+
+  /// Says that weight decay that is decoupled from the gradient follows the learning rate scale of
+  /// `index`, too.
+  void SetDecayFollowsRate(int64_t index) { parameters_[index].decay_follows_rate = true; }
 
   /// Says that the peak of the learning rate of `index` is `scale` times that of the job. Weight
   /// decay that is decoupled from the gradient follows the rate.

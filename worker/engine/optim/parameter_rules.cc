@@ -40,7 +40,8 @@ Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& sp
   std::vector<ParameterRule> rules;
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const double own = parameters[i].learning_rate_scale;
-    const double decay = decoupled ? spec.weight_decay / own : spec.weight_decay;
+    const bool apart = decoupled && !parameters[i].decay_follows_rate;
+    const double decay = apart ? spec.weight_decay / own : spec.weight_decay;
     const auto above = static_cast<double>(top - layers[static_cast<size_t>(i)]);
     const double rate = own * parameters[i].peak_rate_scale * std::pow(spec.layer_decay, above);
     rules.push_back({rate, parameters[i].decay() ? decay : 0.0});

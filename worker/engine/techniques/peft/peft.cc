@@ -164,6 +164,7 @@ class Peft : public Technique {
     }
     if (parameter.adapter != AdapterSide::kInput) {
       const bool factor = parameter.shape.rank == 2 && spec.method == "lora";
+      if (factor) parameters.SetDecayFollowsRate(index);  // as peft has it for LoRA+
       return parameters.SetStart(index, {}, factor ? spec.loraplus_lr_ratio : 1);
     }
     const auto rank = static_cast<double>(parameter.shape[0]);
