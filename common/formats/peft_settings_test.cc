@@ -84,7 +84,7 @@ TEST(PeftSettings, BlocksOfARotationMayBeCounted) {
               HasSubstr("has r -4, which is no whole number from 1 to 4096"));
 }
 
-TEST(PeftSettings, ABoneIsToldItsLaterName) {
+TEST(PeftSettings, ABoneLearnsItsLaterName) {
   EXPECT_THAT(RefusalOf("llama/miss", {{"peft_type", "BONE"}}),
               HasSubstr("has peft_type \"BONE\", which is called MISS since peft 0.18; hint: "));
 }

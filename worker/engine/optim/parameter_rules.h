@@ -25,8 +25,8 @@ std::vector<int64_t> LayersOf(const ParameterList& parameters);
 /// with decay_follows_rate), by that of its peak, by optimizer.layer_decay^(layers above) (Clark et
 /// al. 2020, arXiv 2003.10555) and by the first of optimizer.groups that names it. Matrices decay
 /// by optimizer.weight_decay, norms and biases not at all; a group's weight_decay holds for all it
-/// names. kInvalid when a pattern names no parameter of any rank; the name of a derived one stands
-/// for its sources.
+/// names. kInvalid when a pattern names no parameter of any rank; the name of a derived one means
+/// its sources.
 Result<std::vector<ParameterRule>> ResolveParameterRules(const OptimizerSpec& spec,
                                                          const ParameterList& parameters);
 
