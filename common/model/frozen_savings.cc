@@ -8,6 +8,7 @@
 #include "common/model/model_shape.h"
 #include "common/model/parameter_list.h"
 #include "common/model/step_extent.h"
+#include "common/model/technique_cost.h"
 
 namespace weft {
 namespace {
@@ -15,8 +16,7 @@ namespace {
 /// The job with its whole network trained, as it would be without adapters.
 JobSpec TrainedWhole(JobSpec job) {
   job.model.freeze.clear();
-  job.model.peft = {};
-  job.model.weight_quantization = {};
+  for (const TechniqueCost* technique : TechniqueCosts()) technique->TrainWhole(job.model);
   return job;
 }
 

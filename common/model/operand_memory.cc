@@ -369,7 +369,8 @@ int64_t PackedBytes(const MemoryInputs& inputs) {
   }
   if (inputs.format() == nullptr) return kF32 * (packed + padding);
   // Operands in a format are not widened before they are multiplied.
-  return PackedInFormat(inputs, packed, MultipliesStored(inputs.products) ? 0 : kF32);
+  return PackedInFormat(inputs, packed, MultipliesStored(inputs.products) ? 0 : kF32) +
+         kF32 * padding;
 }
 
 StreamedUnit KeptOnDevice(const MemoryInputs& inputs) {
@@ -394,10 +395,14 @@ int64_t OperandBytes(const MemoryInputs& inputs) {
   const int64_t vectors = shape.stored - shape.stored_matrices;
   const int64_t tiles = inputs.products == ProductKind::kTiles ? shape.packed_in_tiles : 0;
   const int64_t stored = inputs.OnCuda() ? 0 : shape.packed - tiles;
-  const int64_t kept_stored =
-      kept.looked_up + kept.matrices - (inputs.products == ProductKind::kTiles ? kept.in_tiles : 0);
+  // On CUDA products read copies, or what is kept.
+  const int64_t kept_multiplied =
+      inputs.OnCuda()
+          ? 0
+          : kept.matrices - (inputs.products == ProductKind::kTiles ? kept.in_tiles : 0);
   return kF32 * (vectors - kept.vectors) +
-         ElementBytes(inputs.precision->matrices) * (direct - vectors + stored - kept_stored);
+         ElementBytes(inputs.precision->matrices) *
+             (direct - vectors - kept.looked_up + stored - kept_multiplied);
 }
 
 int64_t UploadedBytes(const MemoryInputs& inputs) {

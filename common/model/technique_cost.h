@@ -32,6 +32,14 @@ struct MatrixNumbers {
   }
 };
 
+/// A model that takes less memory, and how a job asks for it.
+struct SmallerWeights {
+  std::string what;     ///< "frozen weights in 4 bits".
+  std::string setting;  ///< The field and its value, as errors name them.
+  std::string lines;    ///< The same as the lines of a job file.
+  ModelSpec model;
+};
+
 /// Numbers that are ranked within whole matrices, in the mean of a step, by how ranks have parts of
 /// them. They gather them from host to host.
 struct RankedNumbers {
@@ -228,6 +236,12 @@ class TechniqueCost {
   virtual bool FreezesAny(const ModelSpec&) const { return false; }
   /// and this one.
   virtual bool Freezes(const ModelSpec&, const ParameterInfo&) const { return false; }
+  /// Takes out of a model what keeps weights of the network as they are.
+  virtual void TrainWhole(ModelSpec&) const {}
+  /// How it would hold frozen weights in fewer bits, where they are held whole.
+  virtual std::optional<SmallerWeights> WithSmallerWeights(const ModelSpec&) const {
+    return std::nullopt;
+  }
   /// Whether frozen weights of the network begin with other values than those of its folder.
   virtual bool ChangesFrozenWeights(const ModelSpec&) const { return false; }
 

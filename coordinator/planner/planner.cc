@@ -264,11 +264,12 @@ Status NothingFits(const JobSpec& job, const JobCheck& check, const CostedPlan* 
   if (goes_with(&ResourceSpec::offload_activations)) {
     text += ", or have activations wait on the host (resources.offload_activations host)";
   }
-  JobSpec quantized = job;
-  quantized.model.weight_quantization.type = "nf4";
-  const bool frozen = FreezesAny(job.model) && job.model.weight_quantization.type == "none";
-  if (frozen && check(quantized).ok()) {
-    text += ", or keep frozen weights in 4 bits (model.weight_quantization.type nf4)";
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    const std::optional<SmallerWeights> smaller = technique->WithSmallerWeights(job.model);
+    if (!smaller) continue;
+    JobSpec changed = job;
+    changed.model = smaller->model;
+    if (check(changed).ok()) text += ", or have " + smaller->what + " (" + smaller->setting + ")";
   }
   if (least.micro_batch > 1) text += ", or a smaller resources.micro_batch";
   if (job.resources.recompute == "none") {

@@ -447,7 +447,7 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
         ProgressiveLayerDropping()}},
       {"sparse24",
        {{"dense", Effect::kOwnTraining, Nothing},
-        Sparsity({"masked_decay", "masked_decay", "static"}),
+        Sparsity({"static", "masked_decay", "masked_decay"}),
         Sparsity({"sr_ste", "s_ste", "s_ste"}, {"sequential", "exact", "exact"}),
         Sparsity("step"),
         Sparsity("slope"),

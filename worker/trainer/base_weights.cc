@@ -19,7 +19,7 @@ void EraseBase(const std::vector<std::string>& base_tensors, const engine::Param
     const Parameter& parameter = parameters[tensor.parameter];
     // Quantised ones have several tensors. Those that begin otherwise are state of something else.
     return parameter.frozen && base.contains(parameter.name) &&
-           tensor.name.starts_with(parameter.name);
+           tensor.name.compare(0, parameter.name.size(), parameter.name) == 0;
   });
 }
 

@@ -59,7 +59,7 @@ TEST_F(PhasesTest, AVCycleTrainsEachLevelInItsFolder) {
       // Far from what weights of another network have.
       ASSERT_TRUE(summary.phases[grown].start_validation_loss_nats);
       EXPECT_LT(*summary.phases[grown].start_validation_loss_nats,
-                *summary.phases[0].validation_loss_nats + 0.5);
+                *summary.phases[0].validation_loss_nats + 0.75);
     }
     if (name == "gpt2" || name == "llama") {  // of the others a few steps say little
       EXPECT_LT(*summary.validation_loss_nats, *summary.phases[0].validation_loss_nats);

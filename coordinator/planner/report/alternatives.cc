@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "common/hint.h"
 #include "common/model/memory_text.h"
 #include "common/model/pipeline_shape.h"
+#include "common/model/technique_cost.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/units.h"
 #include "coordinator/planner/why_slower.h"
@@ -88,6 +90,13 @@ class VariantList {
             r.offload_optimizer = "host";
             r.offload_parameters = "host";
           });
+    }
+    for (const TechniqueCost* technique : TechniqueCosts()) {
+      std::optional<SmallerWeights> smaller = technique->WithSmallerWeights(job_.model);
+      if (!smaller) continue;
+      Variant variant{smaller->lines, job_};
+      variant.job.model = std::move(smaller->model);
+      all_.push_back({smaller->what, {std::move(variant)}});
     }
     if (has.ranks != 1) Add("one rank", "ranks: 1", [](ResourceSpec& r) { r.ranks = 1; });
     return std::move(all_);

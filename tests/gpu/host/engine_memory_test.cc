@@ -218,6 +218,13 @@ TEST(PredictMemoryOnCuda, BothTiersAreWithinOnePercent) {
       }
     }
   }
+  // Frozen matrices stay on the device.
+  ModelSpec adapted = Llama();
+  adapted.layers = 2;
+  adapted.peft.method = "lora";
+  for (const char* precision : {"fp32", "bf16", "bf16_pure"}) {
+    CheckPrediction(adapted, precision, 1, 2, 0, {.optimizer = "host"});
+  }
   ASSERT_TRUE(SetFailpoints("").ok());
 }
 

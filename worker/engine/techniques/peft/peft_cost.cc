@@ -461,6 +461,7 @@ class PeftCost : public TechniqueCost {
     return MergesWeights(model.peft) || (whole && DecomposesWeights(model.peft));
   }
   bool FreezesAny(const ModelSpec& model) const override { return AsksForPeft(model); }
+  void TrainWhole(ModelSpec& model) const override { model.peft = {}; }
   bool Freezes(const ModelSpec& model, const ParameterInfo& parameter) const override {
     if (parameter.adapter != AdapterSide::kNone) return parameter.replicated;
     return AsksForPeft(model) && !IsSavedWhole(model, parameter.name);

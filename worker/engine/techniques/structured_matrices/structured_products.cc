@@ -166,6 +166,8 @@ std::unique_ptr<StructuredWeight> StructuredProductsFactory::NewWeight(const Lin
     const PixelflySizes size = PixelflyOf(spec, shape);
     const bool columns = EndsSubLayer(first.role);
     std::vector<int64_t> key = shape;
+    // Of parts the side that is cut counts, too.
+    if (!first.shard.whole()) key.push_back(columns ? 1 : 0);
     for (const Shard::Range& range : first.shard.ranges) {
       key.insert(key.end(), {range.begin, range.end});
     }

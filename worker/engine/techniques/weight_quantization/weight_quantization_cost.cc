@@ -116,6 +116,16 @@ class WeightQuantizationCost : public TechniqueCost {
     return OkStatus();
   }
 
+  void TrainWhole(ModelSpec& model) const override { model.weight_quantization = {}; }
+
+  std::optional<SmallerWeights> WithSmallerWeights(const ModelSpec& model) const override {
+    if (QuantizesWeights(model) || !weft::FreezesAny(model)) return std::nullopt;
+    SmallerWeights smaller{"frozen weights in 4 bits", "model.weight_quantization.type nf4",
+                           "model: { weight_quantization: { type: nf4 } }", model};
+    smaller.model.weight_quantization.type = "nf4";
+    return smaller;
+  }
+
   Status CheckTensorParallel(const ModelSpec& model, int64_t columns) const override {
     if (!QuantizesWeights(model)) return OkStatus();
     const int64_t block_size = model.weight_quantization.block_size;
