@@ -7,8 +7,6 @@ import sys
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SPARSE_CURVES = ROOT / "docs/benchmarks/cpu/sparse_curves.json"
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from curves import gpt, relatives, sparse  # noqa: E402
 from curves.runs import (  # noqa: E402
@@ -109,13 +107,6 @@ class LearningCurves(unittest.TestCase):
         self.assertEqual(rows["small base + V"][0], "5.0000")
         self.assertEqual(rows["the large base"][0], "7.0000")
         self.assertEqual(rows["large base + V of the small one"][0], "2.0000")
-
-    def test_the_committed_curves_of_sparse_training_are_those_of_the_script(self):
-        base = gpt.CharacterGpt({"format": "nanogpt", "train": ["a/train.bin"]}, 65).job
-        reports = json.loads(SPARSE_CURVES.read_text())["reports"]
-        labels = {name: [row[0] for row in reports[name]["table"][1:]] for name in reports}
-        self.assertEqual(labels["sparsity"], list(sparse.Sparsity(base).jobs))
-        self.assertEqual(labels["densities"][1:-1], list(sparse.Densities(base).methods))
 
     def test_curves_are_means_of_equal_stretches(self):
         points = [(step, float(step)) for step in range(1, 1001)]
