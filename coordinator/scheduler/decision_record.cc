@@ -361,7 +361,8 @@ Status PassReplay::Run(std::string_view line) {
     PlanAnswers answers;
     for (const Json& answer : pass.at("plans")) {
       if (answer.is_array()) {
-        answers.push_back(Status(static_cast<StatusCode>(answer.at(0).get<int>()), answer.at(1)));
+        answers.push_back(
+            Status(static_cast<weft::StatusCode>(answer.at(0).get<int>()), answer.at(1)));
         continue;
       }
       WEFT_ASSIGN_OR_RETURN(const Plan* plan, PlanAt(answer));
