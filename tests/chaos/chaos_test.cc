@@ -128,6 +128,27 @@ class ChaosOfTheCoordinator : public Chaos {
     std::printf("answers %.2f s after its start\n", took);
   }
 
+  /// A job trains while the coordinator dies at one point after the other; `options` has it die at
+  /// the first.
+  void TrainThroughDeaths(const std::vector<std::string>& points, const Cluster::Options& options) {
+    for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+      Cluster cluster(options);
+      const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
+      v1::SubmitJobResponse response;
+      const auto submit = [&] {
+        return cluster.TrySubmit(spec, "the-one-request", &response).ok();
+      };
+      (void)submit();
+      for (size_t i = 0; i < points.size(); ++i) {
+        SCOPED_TRACE(points[i]);
+        AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
+        if (HasFatalFailure()) return;
+      }
+      ExpectUnharmed(cluster, response.job().id(), waiting_);
+    }
+    ReportDeaths();
+  }
+
   void ReportDeaths() {
     RecordProperty("deaths", deaths_);
     Report("answer_seconds", "longest time until it answers again", longest_);
@@ -170,41 +191,15 @@ TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMessageOfWorkersOfAJobThatTrains) {
   const std::vector<std::string>& points = WorkerPoints();
-  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
-    Cluster::Options options =
-        Options(DiesAt(points[0]), {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:80"}});
-    options.cores = 1;  // a rank on each worker
-    Cluster cluster(options);
-    const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-    v1::SubmitJobResponse response;
-    const auto submit = [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); };
-    (void)submit();
-    for (size_t i = 0; i < points.size(); ++i) {
-      SCOPED_TRACE(points[i]);
-      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
-      if (HasFatalFailure()) return;
-    }
-    ExpectUnharmed(cluster, response.job().id(), waiting_);
-  }
-  ReportDeaths();
+  Cluster::Options options =
+      Options(DiesAt(points[0]), {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:80"}});
+  options.cores = 1;  // a rank on each worker
+  TrainThroughDeaths(points, options);
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatTrains) {
   const std::vector<std::string> points = MovesTo({"starting", "running", "succeeded"});
-  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
-    Cluster cluster(Options(DiesAt(points[0]), kSlowSteps));
-    const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-    v1::SubmitJobResponse response;
-    const auto submit = [&] { return cluster.TrySubmit(spec, "the-one-request", &response).ok(); };
-    (void)submit();
-    for (size_t i = 0; i < points.size(); ++i) {
-      SCOPED_TRACE(points[i]);
-      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
-      if (HasFatalFailure()) return;
-    }
-    ExpectUnharmed(cluster, response.job().id(), waiting_);
-  }
-  ReportDeaths();
+  TrainThroughDeaths(points, Options(DiesAt(points[0]), kSlowSteps));
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatIsCancelled) {
