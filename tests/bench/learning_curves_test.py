@@ -2,6 +2,7 @@
 
 import array
 import json
+import math
 import pathlib
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from curves import gpt, relatives, sparse  # noqa: E402
 from curves.runs import (  # noqa: E402
-    EXPORTED, MeasurementError, Run, Runner, final_loss, seconds_of, thinned)
+    EXPORTED, MeasurementError, Record, Run, Runner, final_loss, seconds_of, thinned)
 
 STAND_IN = """#!/usr/bin/env python3
 import json, pathlib, sys
@@ -27,7 +28,9 @@ if "unstable" in job.read_text():
     sys.exit("error: the training diverged: weights are not finite")
 if "wrong" in job.read_text():
     sys.exit("error: no such field")
-(output / "summary.json").write_text(json.dumps({{"validation_loss_nats": 2.25, "seconds": 1}}))
+(output / "summary.json").write_text(json.dumps({{"validation_loss_nats": 2.25, "seconds": 1,
+                                                    "training_flops": 3, "phases": [],
+                                                    "median_step_seconds": 0.5}}))
 """
 
 
@@ -60,6 +63,32 @@ class LearningCurves(unittest.TestCase):
         self.data.write_text("b")
         Runner(self.runner.weft, self.folder, 1).run_all([Run("a", self.job(layers=2))])
         self.assertEqual(self.calls.read_text().split(), ["a", "a", "a"])
+
+    def test_what_a_record_has_is_not_trained_again_in_another_folder(self):
+        file = self.folder / "record.json"
+        runs = [Run("a", self.job(layers=1)), Run("b", self.job(layers=1), timed=True),
+                Run("c", self.job(kind="unstable"), may_diverge=True)]
+
+        def losses(folder, runs, record):
+            folder.mkdir(exist_ok=True)
+            results = Runner(self.runner.weft, folder, 2, record).run_all(runs)
+            return [final_loss(results[run.name]) for run in runs]
+
+        def calls():
+            return sorted(self.calls.read_text().split())
+
+        self.assertEqual(losses(self.folder / "first", runs, None), [2.25, 2.25, math.inf])
+        self.assertEqual(calls(), ["a", "b", "c"])
+        for folder in ("first", "second"):  # the first fills the record, the second has but that
+            found = losses(self.folder / folder, [runs[0], runs[2]], Record(file))
+            self.assertEqual(found, [2.25, math.inf])
+        self.assertEqual(calls(), ["a", "b", "c"])
+        self.assertEqual(Record(file).known["a"]["summary"],
+                         {"validation_loss_nats": 2.25, "phases": [{"training_flops": 3}]})
+        losses(self.folder / "second", runs, Record(file))
+        self.assertEqual(calls(), ["a", "b", "b", "c"])  # seconds are of this machine
+        losses(self.folder / "third", [Run("a", self.job(layers=2))], Record(file))
+        self.assertEqual(calls(), ["a", "a", "b", "b", "c"])
 
     def test_divergence_is_a_result_only_where_it_is_expected(self):
         job = self.job(kind="unstable")

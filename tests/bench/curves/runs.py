@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import threading
 
 CURVE_POINTS = 200
 RUNS = "runs"  # in the work folder, a folder a run
@@ -69,13 +70,46 @@ def step_seconds(output, summary):
             for folder in folders]
 
 
-class Runner:
-    """`work` keeps the result of every run; a run whose job and data are unchanged is not repeated."""
+class Record:
+    """Losses and FLOPs of finished trainings, in a file that is small enough to be kept: with another
+    work folder, the rest is trained."""
 
-    def __init__(self, weft, work, parallel):
+    def __init__(self, path):
+        self.path, self.lock = path, threading.Lock()
+        self.known = json.loads(path.read_text()) if path.exists() else {}
+
+    @staticmethod
+    def of(identity):
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def find(self, name, identity):
+        """The result of a run, without curves and seconds; None where it is not there."""
+        found = self.known.get(name)
+        return found if found and found["identity"] == self.of(identity) else None
+
+    def add(self, name, identity, result):
+        summary = result["summary"]
+        if summary is not None:
+            phases = summary.get("phases") or [summary]
+            summary = {"validation_loss_nats": summary["validation_loss_nats"],
+                       "phases": [{"training_flops": each["training_flops"]} for each in phases]}
+        with self.lock:
+            self.known[name] = {"identity": self.of(identity), "diverged": result["diverged"],
+                                "summary": summary}
+            new = self.path.with_suffix(".new")
+            new.write_text(json.dumps(dict(sorted(self.known.items())), indent=1) + "\n")
+            new.rename(self.path)
+
+
+class Runner:
+    """`work` keeps the result of every run; a run whose job and data are unchanged is not repeated,
+    nor is one that a `record` has, unless its seconds count."""
+
+    def __init__(self, weft, work, parallel, record=None):
         self.weft = weft
         self.work = work
         self.parallel = parallel
+        self.record = record
 
     def run_all(self, runs):
         """Results by name of the run; timed ones last."""
@@ -97,9 +131,14 @@ class Runner:
             identity["base"] = run.base.text()
         if run.inputs:
             identity["inputs"] = [[name, source.text()] for name, source in run.inputs]
+        recorded = self.record is not None and not run.timed
+        if recorded and (found := self.record.find(run.name, identity)):
+            return found
         if path.exists():
             result = json.loads(path.read_text())
             if result["identity"] == identity:
+                if recorded:
+                    self.record.add(run.name, identity, result)
                 return result
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -116,6 +155,8 @@ class Runner:
             shutil.rmtree(folder / name, ignore_errors=True)
         path.with_suffix(".new").write_text(json.dumps(result))
         path.with_suffix(".new").rename(path)
+        if recorded:
+            self.record.add(run.name, identity, result)
         return result
 
     def train(self, run, folder, export=None):
