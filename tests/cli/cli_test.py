@@ -381,9 +381,17 @@ class WithCluster(unittest.TestCase):
         plans = cluster.weft("plan", path, "-o", "json").json()
         self.assertEqual([phase["steps"] for phase in plans["phases"]], [5, 15, 10])
         self.assertAlmostEqual(plans["seconds"], sum(p["seconds"] for p in plans["phases"]))
+        self.assertIn("where the time goes", table.out)
+        for phase in plans["phases"]:
+            run = phase["run"]
+            parts = [seconds for name, seconds in run.items() if name.endswith("_seconds")]
+            self.assertEqual(len(parts), 7)
+            self.assertAlmostEqual(phase["seconds"], sum(parts))
+            self.assertGreaterEqual(run["checkpoints"], 1)
         alone = cluster.weft("plan", path, "--phase", "2", "-o", "json").json()
         self.assertEqual(alone["candidates"][0]["plan"]["prediction"],
                          plans["phases"][1]["plan"]["prediction"])
+        self.assertEqual(alone["run"], plans["phases"][1]["run"])
         self.assertIn("--phase 1", cluster.weft("plan", path, "--frontier").err)
 
         proposed = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases")
