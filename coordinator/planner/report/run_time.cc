@@ -53,7 +53,7 @@ struct ForwardPasses {
     }
   }
 
-  /// So many sequences, which data-parallel ranks partition.
+  /// This many sequences, which data-parallel ranks partition.
   double Seconds(const Plan& plan, int64_t sequences) const {
     if (sequences == 0) return 0;
     const int64_t replicas = plan.mesh.data * plan.mesh.expert;

@@ -40,7 +40,7 @@ Plan TwoRanks() {
   return plan;
 }
 
-/// Forward passes of so many seconds on the ranks of a pipeline, backward passes of twice as many.
+/// Forward passes of these seconds on the ranks of a pipeline, backward passes of twice as many.
 Timeline Passes(const std::vector<double>& forward) {
   Timeline timeline;
   for (size_t stage = 0; stage < forward.size(); ++stage) {
