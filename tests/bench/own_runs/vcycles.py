@@ -133,7 +133,8 @@ def main():
             path = home / f"{name}.json"
             spec["phases"] = phases(spec, 90, levels)
             whole = plan(weft, path, spec)
-            spec["phases"] = phases(spec, round(90 * RUN_SECONDS / whole["run"]["steps_seconds"]), levels)
+            steps = round(90 * RUN_SECONDS / whole["run"]["steps_seconds"])
+            spec["phases"] = phases(spec, steps, levels)
             planned[name] = plan(weft, path, spec)
         for name, before in planned.items():
             path = home / f"{name}.json"
