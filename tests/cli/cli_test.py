@@ -420,6 +420,21 @@ class WithCluster(unittest.TestCase):
         deleted = cluster.weft("job", "delete", done["id"], "--run-dir")
         self.assertEqual(deleted.code, 0, deleted.err)
 
+    def test_a_lottery_ticket_says_which_round_it_is_in(self):
+        """Rounds are steps of one training: 8 steps, and twice the last 6 of them."""
+        cluster = self.cluster
+        pruning = {"method": "lottery_ticket", "density": 0.64, "distribution": "uniform",
+                   "rounds": 2, "rewind_step": 2}
+        followed = cluster.weft("submit", cluster.job("ticket", steps=20, pruning=pruning),
+                                "--follow")
+        self.assertEqual(followed.code, 0, followed.err + followed.out)
+        self.assertRegex(followed.out, r"step 20/20 [^\n]*\n +round 2 of 2, step 6 of 6, density 6")
+        listed = cluster.weft("ls", "--state", "SUCCEEDED", "-o", "json").json()["items"]
+        done = next(item for item in listed if item["id"].startswith("ticket-"))
+        for command in (("job", "describe"), ("explain",)):
+            text = cluster.weft(*command, done["id"]).out
+            self.assertRegex(text, r"\npart: +round 2 of 2, step 6 of 6, density 6[34]\.\d%\n")
+
     def test_plan_names_the_chosen_one_and_why_others_lost(self):
         cluster = self.cluster
         plan = cluster.weft("plan", cluster.job("planned"))
