@@ -16,6 +16,33 @@ import unittest
 from weft_cluster import BIN, Cluster
 
 
+def read_matrix(path, name):
+    """Rows of a matrix in f32 whose name ends so."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors = json.loads(content[8:start])
+    entry = next(entry for key, entry in tensors.items() if key.endswith(name))
+    rows, columns = entry["shape"]
+    begin, end = entry["data_offsets"]
+    numbers = struct.unpack(f"<{rows * columns}f", content[start + begin:start + end])
+    return [list(numbers[row * columns:(row + 1) * columns]) for row in range(rows)]
+
+
+def rank_of(matrix, smallest=1e-5):
+    """By elimination with the largest pivots; what is below this share of the first one is rounding."""
+    rows = [row[:] for row in matrix]
+    first = max(abs(number) for row in rows for number in row)
+    for rank in range(min(len(rows), len(rows[0]))):
+        pivot, row, column = max((abs(number), i, j) for i, numbers in enumerate(rows)
+                                 for j, number in enumerate(numbers))
+        if pivot <= smallest * first:
+            return rank
+        chosen = rows.pop(row)
+        rows = [[number - numbers[column] / chosen[column] * other
+                 for number, other in zip(numbers, chosen)] for numbers in rows]
+    return min(len(matrix), len(matrix[0]))
+
+
 class WithoutCluster(unittest.TestCase):
     def setUp(self):
         self.cluster = Cluster()
@@ -126,6 +153,27 @@ class WithoutCluster(unittest.TestCase):
         text = cluster.weft("generate", "./run", "--prompt", "the king", "--tokens", "5")
         self.assertEqual(text.code, 0, text.err)
         self.assertTrue(text.out.startswith("the king"))
+
+    def test_a_low_rank_core_is_exported_as_a_model_of_its_own(self):
+        cluster = self.cluster
+        path = cluster.job("core")
+        job = json.loads(path.read_text())
+        job["model"]["low_rank_core"] = {"rank": 4}
+        path.write_text(json.dumps(job))
+        result = cluster.weft("train", path, "--run-dir", "run")
+        self.assertEqual(result.code, 0, result.err)
+        for folder, rank, options in (("whole", 64, ()), ("core", 4, ("--sub-network",))):
+            with self.subTest(folder):
+                exported = cluster.weft("export", "./run", "--output", folder, *options)
+                self.assertEqual(exported.code, 0, exported.err)
+                matrix = read_matrix(cluster.folder / folder / "model.safetensors",
+                                     "h.1.mlp.c_fc.weight")
+                self.assertEqual(rank_of(matrix), rank)
+                ask = ("--prompt", "the king", "--tokens", "12", "--temperature", "0")
+                here = cluster.weft("generate", "./run", *ask, *options)
+                there = cluster.weft("generate", f"./{folder}", *ask)
+                self.assertEqual(here.code, 0, here.err)
+                self.assertEqual(here.out, there.out, there.err)
 
     def test_trains_on_the_processor_where_no_gpu_can_be_computed_on(self):
         cluster = self.cluster
