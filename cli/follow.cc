@@ -13,8 +13,10 @@
 #include "cli/terminal_text.h"
 #include "cli/text_columns.h"
 #include "cli/time_ledger.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/instruction_data.h"
 #include "common/spec/phases.h"
+#include "proto/convert.h"
 
 namespace weft::cli {
 namespace {
@@ -52,6 +54,14 @@ std::vector<std::string> PartLines(const v1::Progress& progress) {
   return list;
 }
 
+/// The phase that runs, is next or was the last, from 0; 0 for a job without phases.
+int PhaseOf(const v1::Job& job) {
+  const auto completed =
+      std::count_if(job.attempts().begin(), job.attempts().end(),
+                    [](const v1::Attempt& attempt) { return attempt.reason() == v1::COMPLETED; });
+  return std::clamp(static_cast<int>(completed), 0, std::max(job.spec().phases_size() - 1, 0));
+}
+
 std::string RateText(const v1::Progress& progress) {
   return HumanCount(progress.tokens_per_second()) + " tokens/s";
 }
@@ -65,6 +75,7 @@ std::vector<std::string> Block(const v1::Job& job, int width) {
   const v1::Progress& p = job.progress();
   std::vector<std::string> head = {job.id(), StateText(job)};
   if (std::string phase = PhaseText(job); !phase.empty()) head.push_back(std::move(phase));
+  if (std::string part = PartText(job); !part.empty()) head.push_back(std::move(part));
   if (job.attempts_size() > 1) head.push_back("attempt " + std::to_string(job.attempts_size()));
   std::vector<std::string> lines = FlowParts(head, kGap, width);
   if (p.steps_total() > 0) {
@@ -161,12 +172,21 @@ ScreenSize ReadScreenSize() {
 std::string PhaseText(const v1::Job& job) {
   const int count = job.spec().phases_size();
   if (count == 0) return "";
-  const auto completed =
-      std::count_if(job.attempts().begin(), job.attempts().end(),
-                    [](const v1::Attempt& attempt) { return attempt.reason() == v1::COMPLETED; });
-  const int phase = std::min(static_cast<int>(completed), count - 1);
+  const int phase = PhaseOf(job);
   return PhaseTitle(static_cast<size_t>(phase), static_cast<size_t>(count),
                     job.spec().phases(phase).name());
+}
+
+std::string PartText(const v1::Job& job) {
+  const v1::Progress& progress = job.progress();
+  if (progress.step() == 0 || !job.has_spec()) return "";
+  const Result<JobSpec> spec = FromProto<JobSpec>(job.spec());
+  if (!spec.ok()) return "";  // of a coordinator of another version
+  const auto phase = static_cast<size_t>(PhaseOf(job));
+  const int64_t step = progress.step() - StepsBefore(*spec, phase);
+  if (step <= 0) return "";
+  const auto& metrics = progress.technique_metrics();
+  return PartOfTraining(JobOfPhase(*spec, phase), step - 1, {metrics.begin(), metrics.end()});
 }
 
 std::string StateText(const v1::Job& job) {
@@ -242,6 +262,7 @@ void FollowView::PrintPlain(const v1::Job& job) {
     out_ << kGap << RateText(p);
     if (p.eta_seconds() > 0) out_ << "  " << HumanDuration(p.eta_seconds()) << " left";
     out_ << '\n';
+    if (const std::string part = PartText(job); !part.empty()) out_ << kGap << part << '\n';
     for (const std::string& line : PartLines(p)) out_ << kGap << ForOneLine(line) << '\n';
     next_step_ =
         std::min(p.steps_total(), p.step() + std::max<int64_t>(p.steps_total() / kPlainLines, 1));

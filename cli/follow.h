@@ -68,6 +68,10 @@ std::string ProgressBar(double share, int width);
 /// phases, and in lists.
 std::string PhaseText(const v1::Job& job);
 
+/// "round 2 of 5, step 40 of 97, density 64.0%": where the newest step is in a training that is
+/// several in turn; empty for others, before the first step, and in lists.
+std::string PartText(const v1::Job& job);
+
 /// "RUNNING", "QUEUED (WAITING_FOR_WORKERS)"
 std::string StateText(const v1::Job& job);
 

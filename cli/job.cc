@@ -171,6 +171,9 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
     if (p.eta_seconds() > 0) out << ", " << HumanDuration(p.eta_seconds()) << " left";
     out << '\n';
   }
+  if (const std::string part = PartText(*job); !part.empty()) {
+    out << "part:        " << part << '\n';
+  }
   if (p.has_validation_loss()) {
     out << "validation:  " << ValidationText(*job) << " after step " << p.validation_step() << '\n';
   }

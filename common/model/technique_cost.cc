@@ -407,6 +407,15 @@ std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps) {
   return std::nullopt;
 }
 
+std::string PartOfTraining(const JobSpec& job, int64_t step,
+                           const std::map<std::string, double>& metrics) {
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    std::string part = technique->PartOfTraining(job, step, metrics);
+    if (!part.empty()) return part;
+  }
+  return "";
+}
+
 std::optional<ExportedTicket> TicketOf(const ModelSpec& model) {
   for (const TechniqueCost* technique : TechniqueCosts()) {
     std::optional<ExportedTicket> ticket = technique->Ticket(model);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -329,6 +330,13 @@ class TechniqueCost {
     return std::nullopt;
   }
 
+  /// Which of several trainings in turn step `step`, from 0, belongs to, for people: "round 2 of 5,
+  /// step 40 of 97". `metrics`: what the step measured, by name. Empty: there is one training.
+  virtual std::string PartOfTraining(const JobSpec&, int64_t /*step*/,
+                                     const std::map<std::string, double>& /*metrics*/) const {
+    return "";
+  }
+
   /// None: exports are of the model that is trained. Masks are in each checkpoint.
   virtual std::optional<ExportedTicket> Ticket(const ModelSpec&) const { return std::nullopt; }
 
@@ -446,6 +454,8 @@ int64_t JointParts(const JobSpec& job);
 std::vector<StateName> ExportedAverages(const JobSpec& job, int64_t updates);
 
 std::optional<ExportedMask> ExportedMasks(const JobSpec& job, int64_t steps);
+std::string PartOfTraining(const JobSpec& job, int64_t step,
+                           const std::map<std::string, double>& metrics);
 std::optional<ExportedTicket> TicketOf(const ModelSpec& model);
 std::optional<ModelSpec> SubNetworkOf(const JobSpec& job);
 std::optional<SecondPass> SecondPassOf(const ModelSpec& model, const TrainSpec& train);

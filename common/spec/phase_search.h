@@ -9,6 +9,9 @@
 
 namespace weft {
 
+/// Batches of the training data whose loss is compared, of each size.
+inline constexpr int64_t kComparedBatches = 16;
+
 /// A size that a phase which searches may go on with.
 struct PhaseSize {
   int64_t layers = 0;

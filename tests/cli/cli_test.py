@@ -16,6 +16,33 @@ import unittest
 from weft_cluster import BIN, Cluster
 
 
+def read_matrix(path, name):
+    """Rows of a matrix in f32 whose name ends so."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    tensors = json.loads(content[8:start])
+    entry = next(entry for key, entry in tensors.items() if key.endswith(name))
+    rows, columns = entry["shape"]
+    begin, end = entry["data_offsets"]
+    numbers = struct.unpack(f"<{rows * columns}f", content[start + begin:start + end])
+    return [list(numbers[row * columns:(row + 1) * columns]) for row in range(rows)]
+
+
+def rank_of(matrix, smallest=1e-5):
+    """By elimination with the largest pivots; what is below this share of the first one is rounding."""
+    rows = [row[:] for row in matrix]
+    first = max(abs(number) for row in rows for number in row)
+    for rank in range(min(len(rows), len(rows[0]))):
+        pivot, row, column = max((abs(number), i, j) for i, numbers in enumerate(rows)
+                                 for j, number in enumerate(numbers))
+        if pivot <= smallest * first:
+            return rank
+        chosen = rows.pop(row)
+        rows = [[number - numbers[column] / chosen[column] * other
+                 for number, other in zip(numbers, chosen)] for numbers in rows]
+    return min(len(matrix), len(matrix[0]))
+
+
 class WithoutCluster(unittest.TestCase):
     def setUp(self):
         self.cluster = Cluster()
@@ -126,6 +153,27 @@ class WithoutCluster(unittest.TestCase):
         text = cluster.weft("generate", "./run", "--prompt", "the king", "--tokens", "5")
         self.assertEqual(text.code, 0, text.err)
         self.assertTrue(text.out.startswith("the king"))
+
+    def test_a_low_rank_core_is_exported_as_a_model_of_its_own(self):
+        cluster = self.cluster
+        path = cluster.job("core")
+        job = json.loads(path.read_text())
+        job["model"]["low_rank_core"] = {"rank": 4}
+        path.write_text(json.dumps(job))
+        result = cluster.weft("train", path, "--run-dir", "run")
+        self.assertEqual(result.code, 0, result.err)
+        for folder, rank, options in (("whole", 64, ()), ("core", 4, ("--sub-network",))):
+            with self.subTest(folder):
+                exported = cluster.weft("export", "./run", "--output", folder, *options)
+                self.assertEqual(exported.code, 0, exported.err)
+                matrix = read_matrix(cluster.folder / folder / "model.safetensors",
+                                     "h.1.mlp.c_fc.weight")
+                self.assertEqual(rank_of(matrix), rank)
+                ask = ("--prompt", "the king", "--tokens", "12", "--temperature", "0")
+                here = cluster.weft("generate", "./run", *ask, *options)
+                there = cluster.weft("generate", f"./{folder}", *ask)
+                self.assertEqual(here.code, 0, here.err)
+                self.assertEqual(here.out, there.out, there.err)
 
     def test_trains_on_the_processor_where_no_gpu_can_be_computed_on(self):
         cluster = self.cluster
@@ -381,9 +429,17 @@ class WithCluster(unittest.TestCase):
         plans = cluster.weft("plan", path, "-o", "json").json()
         self.assertEqual([phase["steps"] for phase in plans["phases"]], [5, 15, 10])
         self.assertAlmostEqual(plans["seconds"], sum(p["seconds"] for p in plans["phases"]))
+        self.assertIn("where the time goes", table.out)
+        for phase in plans["phases"]:
+            run = phase["run"]
+            parts = [seconds for name, seconds in run.items() if name.endswith("_seconds")]
+            self.assertEqual(len(parts), 7)
+            self.assertAlmostEqual(phase["seconds"], sum(parts))
+            self.assertGreaterEqual(run["checkpoints"], 1)
         alone = cluster.weft("plan", path, "--phase", "2", "-o", "json").json()
         self.assertEqual(alone["candidates"][0]["plan"]["prediction"],
                          plans["phases"][1]["plan"]["prediction"])
+        self.assertEqual(alone["run"], plans["phases"][1]["run"])
         self.assertIn("--phase 1", cluster.weft("plan", path, "--frontier").err)
 
         proposed = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases")
@@ -411,6 +467,21 @@ class WithCluster(unittest.TestCase):
             self.assertEqual(config["n_layer"], layers)
         deleted = cluster.weft("job", "delete", done["id"], "--run-dir")
         self.assertEqual(deleted.code, 0, deleted.err)
+
+    def test_a_lottery_ticket_says_which_round_it_is_in(self):
+        """Rounds are steps of one training: 8 steps, and twice the last 6 of them."""
+        cluster = self.cluster
+        pruning = {"method": "lottery_ticket", "density": 0.64, "distribution": "uniform",
+                   "rounds": 2, "rewind_step": 2}
+        followed = cluster.weft("submit", cluster.job("ticket", steps=20, pruning=pruning),
+                                "--follow")
+        self.assertEqual(followed.code, 0, followed.err + followed.out)
+        self.assertRegex(followed.out, r"step 20/20 [^\n]*\n +round 2 of 2, step 6 of 6, density 6")
+        listed = cluster.weft("ls", "--state", "SUCCEEDED", "-o", "json").json()["items"]
+        done = next(item for item in listed if item["id"].startswith("ticket-"))
+        for command in (("job", "describe"), ("explain",)):
+            text = cluster.weft(*command, done["id"]).out
+            self.assertRegex(text, r"\npart: +round 2 of 2, step 6 of 6, density 6[34]\.\d%\n")
 
     def test_plan_names_the_chosen_one_and_why_others_lost(self):
         cluster = self.cluster

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "common/spec/local_steps.h"
 #include "common/spec/model_family.h"
+#include "common/spec/saving_ranks.h"
 #include "common/spec/shard_ranks.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/writer.h"
@@ -76,17 +76,10 @@ class Attempt {
   }
   /// Ranks with the same experts that each save something: their shards of the updates, or the
   /// state of local steps.
-  int64_t saving_replicas() const {
-    if (makes_local_steps()) return spec_.plan.mesh.data;
-    // Expert-parallel ranks shard updates, too.
-    return std::max<int64_t>(ShardRanks(spec_.plan) / spec_.plan.mesh.expert, 1);
-  }
+  int64_t saving_replicas() const { return SavingReplicas(spec_.job.train, spec_.plan); }
   /// This many ranks hold a part of the state each, which they save; the others hold the same parts
   /// as they.
-  int64_t saving_ranks() const {
-    return saving_replicas() * spec_.plan.mesh.tensor * spec_.plan.mesh.expert *
-           spec_.plan.mesh.pipeline;
-  }
+  int64_t saving_ranks() const { return SavingRanks(spec_.job.train, spec_.plan); }
   /// The number of this rank among them, the first stage first; that of no rank for others.
   int64_t saving_rank() const;
   Result<AttemptOutcome> TrainToTheEnd();

@@ -9,14 +9,12 @@
 #include "common/json.h"
 #include "common/model/step_extent.h"
 #include "common/spec/batch_schedule.h"
+#include "common/spec/phase_search.h"
 #include "common/spec/spec_json.h"
 #include "worker/trainer/attempt.h"
 
 namespace weft::trainer {
 namespace {
-
-/// Batches whose loss is compared.
-constexpr int64_t kBatches = 16;
 
 std::string SizeText(const SizeCandidate& candidate) {
   std::string layers = std::to_string(candidate.layers) + " layers";
@@ -55,7 +53,7 @@ Result<std::vector<SizeCandidate>> Attempt::CompareSizes() {
     }
     elastic_->evaluated = size.layers;
     WEFT_ASSIGN_OR_RETURN(const engine::EvaluationReport report,
-                          trainer_->EvaluateTraining(train, kBatches));
+                          trainer_->EvaluateTraining(train, kComparedBatches));
     if (!std::isfinite(report.loss)) {
       return NumericsError("the loss with " + SizeText(candidate) + " is not finite");
     }

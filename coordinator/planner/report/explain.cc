@@ -248,6 +248,10 @@ Result<PlanExplanation> ExplainPlan(const JobSpec& job, const ClusterProfile& cl
       query.phase > 0 ? ExplainPhase(job, cluster, query, stop)
                       : Explainer(job, cluster, query, stop, ValidateJob).Run();
   if (stop.stop_requested()) return AbortedError("planning was stopped");
+  if (!explanation.ok()) return explanation;
+  explanation->run =
+      RunTimeOf(job, static_cast<size_t>(std::max<int64_t>(query.phase - 1, 0)), cluster,
+                explanation->report.candidates.front().plan, explanation->timeline);
   return explanation;
 }
 

@@ -7,6 +7,7 @@
 #include "common/spec/field.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
+#include "coordinator/planner/report/run_time.h"
 
 namespace weft::planner {
 
@@ -231,6 +232,7 @@ struct PlanExplanation {
   std::vector<Alternative> alternatives;
   int64_t fewest_devices = 0;
   Timeline timeline;
+  RunTime run;
   std::vector<FrontierPoint> frontier;
   MeasureAdvice measure;
 
@@ -250,6 +252,7 @@ struct PlanExplanation {
     visit(Field("alternatives", "Other ways to run the job."), self.alternatives);
     visit(Field("fewest_devices", "On which some plan fits."), self.fewest_devices);
     visit(Field("timeline", "Of the chosen plan."), self.timeline);
+    visit(Field("run", "Time of the whole run by the chosen plan, part by part."), self.run);
     visit(Field("frontier", "By number of devices."), self.frontier);
     visit(Field("measure", "What to measure."), self.measure);
   }

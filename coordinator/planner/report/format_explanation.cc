@@ -31,6 +31,7 @@ std::string Summary(const PlanExplanation& e) {
                          " of " + HumanBytes(detail.memory_limit_bytes)},
       {"all steps", std::to_string(e.steps) + " in " + HumanDuration(detail.finish_seconds) +
                         ", without validation and checkpoints"},
+      {"the whole run", RunTimeText(e.run)},
       {e.device + "s", std::to_string(detail.devices) + " of " + std::to_string(e.devices) +
                            " in use; " + std::to_string(e.fewest_devices) +
                            (e.fewest_devices == 1 ? " is" : " are") + " the fewest that fit"}};

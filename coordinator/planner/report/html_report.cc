@@ -96,6 +96,7 @@ class HtmlWriter {
     Fact("Step", HumanSeconds(prediction.step_seconds));
     Fact("Throughput", HumanCount(prediction.tokens_per_second) + " tokens/s");
     Fact("All " + std::to_string(e_.steps) + " steps", HumanDuration(detail.finish_seconds));
+    Fact("The whole run", HumanDuration(TotalSeconds(e_.run)));
     Fact(e_.device == "GPU" ? "GPUs in use" : "Machines in use",
          std::to_string(detail.devices) + " of " + std::to_string(e_.devices));
     Fact("Fewest that fit", std::to_string(e_.fewest_devices));

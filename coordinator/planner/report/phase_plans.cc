@@ -37,7 +37,7 @@ double WorkShare(const JobSpec& job, size_t phase) {
   return SearchFlopsShare(job, phase) + GrowthFitFlops(job, phase) / steps;
 }
 
-/// `share`: WorkShare of the phase; its seconds are taken to follow its FLOPs.
+/// `share`: WorkShare of the phase.
 PhasePlan PhasePlanOf(const JobSpec& phase, double share, std::string title,
                       PlanExplanation explanation) {
   PhasePlan one;
@@ -51,16 +51,38 @@ PhasePlan PhasePlanOf(const JobSpec& phase, double share, std::string title,
   one.plan = std::move(explanation.report.candidates.front().plan);
   one.mesh = MeshText(one.plan);
   const PlanDetail& detail = explanation.details.front();
-  one.seconds = share * detail.finish_seconds;
+  one.run = explanation.run;
+  one.seconds = TotalSeconds(one.run);
   one.flops = share * static_cast<double>(one.steps) * one.plan.prediction.model_flops_per_step;
-  one.price = share * detail.price;
-  one.kilowatt_hours = share * detail.kilowatt_hours;
+  one.price = detail.price_per_hour * one.seconds / 3600;
+  one.kilowatt_hours = detail.watts / 1000 * one.seconds / 3600;
   return one;
 }
 
 /// "-" where it is not known.
 std::string Known(double value, const std::string& text) {
   return value > 0 ? text : "-";
+}
+
+/// Where the time of each phase goes.
+std::string RunTimes(const PhasePlans& plans) {
+  std::vector<std::vector<std::string>> rows = {{"where the time goes", "start", "weights",
+                                                 "learned growth", "warm-up", "steps", "validation",
+                                                 "checkpoints", "all"}};
+  const auto add = [&](const std::string& title, const RunTime& run) {
+    const auto times = [](int64_t count, double seconds) {
+      return std::to_string(count) + " in " + HumanDuration(seconds);
+    };
+    rows.push_back({title, HumanDuration(run.start_seconds), HumanDuration(run.weights_seconds),
+                    Known(run.growth_fit_seconds, HumanDuration(run.growth_fit_seconds)),
+                    HumanDuration(run.warm_up_seconds), HumanDuration(run.steps_seconds),
+                    times(run.validations, run.validation_seconds),
+                    times(run.checkpoints, run.checkpoint_seconds),
+                    HumanDuration(TotalSeconds(run))});
+  };
+  for (const PhasePlan& one : plans.phases) add(one.phase, one.run);
+  add("all", plans.run);
+  return AlignedRows(rows, {false, true, true, true, true, true, true, true, true});
 }
 
 }  // namespace
@@ -82,6 +104,7 @@ Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
     const PhasePlan& one = plans.phases.emplace_back(
         PhasePlanOf(JobOfPhase(job, i), WorkShare(job, i), title, *std::move(explanation)));
     plans.steps += one.steps;
+    AddTo(plans.run, one.run);
     plans.seconds += one.seconds;
     plans.flops += one.flops;
     plans.price += one.price;
@@ -115,8 +138,7 @@ std::string FormatPhasePlans(const PhasePlans& plans) {
                   Known(plans.kilowatt_hours, FormatNumber("%.3g kWh", plans.kilowatt_hours))});
   return AlignedRows(rows, {false, true, true, true, true, false, true, true, true, true, true,
                             true, true}) +
-         "Without validation, checkpoints and the start of each phase, except what learns a growth "
-         "operator; `--phase N` explains one plan.\n";
+         "\n" + RunTimes(plans) + "Start and warm-up are assumed; `--phase N` explains one plan.\n";
 }
 
 }  // namespace weft::planner

@@ -11,6 +11,7 @@
 #include "common/spec/plan.h"
 #include "common/spec/plan_query.h"
 #include "common/status.h"
+#include "coordinator/planner/report/run_time.h"
 
 namespace weft::planner {
 
@@ -25,6 +26,7 @@ struct PhasePlan {
   int64_t tokens_per_step = 0;
   std::string mesh;
   Plan plan;
+  RunTime run;
   double seconds = 0;
   double flops = 0;
   double price = 0;
@@ -41,9 +43,8 @@ struct PhasePlan {
     visit(Field("tokens_per_step", "Over all ranks."), self.tokens_per_step);
     visit(Field("mesh", "Degrees of parallelism."), self.mesh);
     visit(Field("plan", "With its prediction."), self.plan);
-    visit(Field("seconds",
-                "All its steps, and what learns its growth operator; without "
-                "validation and checkpoints.")
+    visit(Field("run", "Where its time goes."), self.run);
+    visit(Field("seconds", "From its dispatch to its end: the sum of the parts of run.")
               .Unit("seconds"),
           self.seconds);
     visit(Field("flops",
@@ -51,9 +52,8 @@ struct PhasePlan {
                 "recomputation.")
               .Unit("FLOP"),
           self.flops);
-    visit(Field("price", "Of all its steps; 0: not known."), self.price);
-    visit(Field("kilowatt_hours", "Of all its steps; 0: not known.").Unit("kWh"),
-          self.kilowatt_hours);
+    visit(Field("price", "Of seconds; 0: not known."), self.price);
+    visit(Field("kilowatt_hours", "Of seconds; 0: not known.").Unit("kWh"), self.kilowatt_hours);
   }
 };
 
@@ -63,6 +63,7 @@ struct PhasePlans {
   std::string job;
   std::vector<PhasePlan> phases;
   int64_t steps = 0;
+  RunTime run;
   double seconds = 0;
   double flops = 0;
   double price = 0;
@@ -75,7 +76,11 @@ struct PhasePlans {
     visit(Field("job", "Its name."), self.job);
     visit(Field("phases", "In the order in which they run."), self.phases);
     visit(Field("steps", "Of all phases."), self.steps);
-    visit(Field("seconds", "Of all phases; without what lies between them.").Unit("seconds"),
+    visit(Field("run", "Where the time goes, of all phases."), self.run);
+    visit(Field("seconds",
+                "From the start of the first phase to the end of the last one, when "
+                "none has to wait for machines.")
+              .Unit("seconds"),
           self.seconds);
     visit(Field("flops", "Of all phases.").Unit("FLOP"), self.flops);
     visit(Field("price", "Of all phases; 0: not known."), self.price);
@@ -92,7 +97,8 @@ struct PhasePlans {
 Result<PhasePlans> PlanPhases(const JobSpec& job, const ClusterProfile& cluster,
                               const PlanQuery& query, const std::stop_token& stop = {});
 
-/// One table for people, a row for each phase and one for all. Ends with a newline.
+/// Tables for people, of the plans and of where their time goes: a row for each phase and one for
+/// all. Ends with a newline.
 std::string FormatPhasePlans(const PhasePlans& plans);
 
 }  // namespace weft::planner

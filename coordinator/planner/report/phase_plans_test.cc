@@ -59,19 +59,31 @@ TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
     const Result<PlanExplanation> alone = ExplainPlan(phase, TwoMachines(), query);
     ASSERT_TRUE(alone.ok());
     EXPECT_EQ(ToJson(one.plan), ToJson(alone->report.candidates.front().plan));
+    const int64_t machines = alone->details.front().machines;
     EXPECT_EQ(one.steps, phase.train.steps);
     EXPECT_EQ(one.width, phase.model.width);
-    EXPECT_DOUBLE_EQ(one.seconds,
+    EXPECT_DOUBLE_EQ(one.run.steps_seconds,
                      static_cast<double>(phase.train.steps) * one.plan.prediction.step_seconds);
+    EXPECT_DOUBLE_EQ(one.seconds, TotalSeconds(one.run));
+    EXPECT_GT(one.seconds, one.run.steps_seconds + 1) << "it has to start";
+    EXPECT_EQ(one.run.checkpoints, i == 1 ? 4 : 1);
+    EXPECT_EQ(one.run.validations, (i == 1 ? 4 : 1) + (i > 0 ? 1 : 0));
     EXPECT_DOUBLE_EQ(one.flops, static_cast<double>(phase.train.steps) *
                                     one.plan.prediction.model_flops_per_step);
-    EXPECT_GT(one.price, 0);
+    EXPECT_NEAR(one.price, 2.0 * static_cast<double>(machines) * one.seconds / 3600,
+                1e-9 * one.price);
     seconds += one.seconds;
     flops += one.flops;
     price += one.price;
   }
   EXPECT_EQ(plans->steps, 600);
   EXPECT_DOUBLE_EQ(plans->seconds, seconds);
+  EXPECT_NEAR(TotalSeconds(plans->run), seconds, 1e-9 * seconds);
+  PlanQuery second = query;
+  second.phase = 2;
+  const Result<PlanExplanation> explained = ExplainPlan(job, TwoMachines(), second);
+  ASSERT_TRUE(explained.ok());
+  EXPECT_EQ(ToJson(explained->run), ToJson(plans->phases[1].run));
   EXPECT_DOUBLE_EQ(plans->flops, flops);
   EXPECT_DOUBLE_EQ(plans->price, price);
   EXPECT_EQ(plans->kilowatt_hours, 0) << "nobody knows";
@@ -82,7 +94,8 @@ TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
 
   const std::string table = FormatPhasePlans(*plans);
   EXPECT_THAT(table, AllOf(HasSubstr("phase 2 of 3 (small)"), HasSubstr("\n  all "),
-                           HasSubstr("`--phase N` explains one plan")));
+                           HasSubstr("`--phase N` explains one plan"),
+                           HasSubstr("where the time goes"), HasSubstr("4 in ")));
 }
 
 TEST(PhasePlans, AWishOfOnePlanIsRefused) {
@@ -258,8 +271,8 @@ TEST(PhasePlans, TheStepsOfASearchHaveTheWorkOfItsChoices) {
   const double share = 0.4 * mean + 0.6;
   EXPECT_NEAR(searched->phases[0].flops, share * whole->phases[0].flops,
               1e-9 * whole->phases[0].flops);
-  EXPECT_NEAR(searched->phases[0].seconds, share * whole->phases[0].seconds,
-              1e-9 * whole->phases[0].seconds);
+  EXPECT_NEAR(searched->phases[0].run.steps_seconds, share * whole->phases[0].run.steps_seconds,
+              1e-9 * whole->phases[0].run.steps_seconds);
   EXPECT_EQ(searched->phases[1].flops, whole->phases[1].flops);
 }
 
@@ -281,7 +294,9 @@ TEST(PhasePlans, WhatLearnsAGrowthOperatorIsPartOfItsPhase) {
   const double steps = 100 * StepFlops(JobOfPhase(job, 1));
   EXPECT_GT(fit, 0.2 * steps) << "20 steps, and the products of the operator";
   EXPECT_NEAR(learned->phases[1].flops / copied->phases[1].flops, 1 + fit / steps, 1e-9);
-  EXPECT_NEAR(learned->phases[1].seconds / copied->phases[1].seconds, 1 + fit / steps, 1e-9);
+  const RunTime& run = learned->phases[1].run;
+  EXPECT_NEAR(run.growth_fit_seconds / run.steps_seconds, fit / steps, 1e-9);
+  EXPECT_EQ(run.steps_seconds, copied->phases[1].run.steps_seconds);
   EXPECT_EQ(learned->phases[1].steps, 100);
   EXPECT_EQ(learned->phases[0].flops, copied->phases[0].flops);
 }

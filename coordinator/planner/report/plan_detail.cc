@@ -91,7 +91,7 @@ PlanDetail DetailOf(const JobSpec& job, const ClusterProfile& cluster, const Clu
   detail.watts = cost.watts;
   detail.kilowatt_hours = cost.watts / 1000 * detail.finish_seconds / 3600;
   if (job.checkpoint.interval == "auto") {
-    const SaveCosts saves = ExpectedSaveCosts(cluster, plan, detail.devices);
+    const SaveCosts saves = ExpectedSaveCosts(job.train, cluster, plan, detail.devices);
     detail.steps_between_saves = StepsBetweenSaves(saves);
     detail.save_stall_seconds = saves.stall_seconds;
     detail.between_failures_seconds = saves.between_failures_seconds;

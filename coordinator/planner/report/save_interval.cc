@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "common/spec/saving_ranks.h"
+
 namespace weft::planner {
 namespace {
 
@@ -12,15 +14,18 @@ constexpr double kSecondsPerHour = 3600;
 /// From a failure to training again, where no start of the job has been seen.
 constexpr double kAssumedRestartSeconds = 60;
 
-/// The longest of any machine in use; `seconds_of` takes the number of its ranks.
+/// The longest of any machine in use; `seconds_of` takes the number of its ranks that save, of
+/// `saving` in all.
 template <class SecondsOf>
-double Longest(const ClusterProfile& cluster, const Plan& plan, SecondsOf seconds_of) {
+double Longest(const ClusterProfile& cluster, const Plan& plan, int64_t saving,
+               SecondsOf seconds_of) {
   std::map<std::string, int64_t> ranks;
   for (const std::string& worker : plan.rank_workers) ++ranks[worker];
   double longest = 0;
   for (const WorkerProfile& worker : cluster.workers) {
     const auto found = ranks.find(worker.worker_id);
-    if (found != ranks.end()) longest = std::max(longest, seconds_of(worker, found->second));
+    if (found != ranks.end())
+      longest = std::max(longest, seconds_of(worker, std::min(found->second, saving)));
   }
   return longest;
 }
@@ -31,24 +36,27 @@ double SecondsFor(double bytes, double bytes_per_second) {
 
 }  // namespace
 
-SaveCosts ExpectedSaveCosts(const ClusterProfile& cluster, const Plan& plan, int64_t devices) {
+SaveCosts ExpectedSaveCosts(const TrainSpec& train, const ClusterProfile& cluster, const Plan& plan,
+                            int64_t devices) {
+  const int64_t saving = SavingRanks(train, plan);
   const MemoryBreakdown& memory = plan.prediction.memory_per_rank;
   const auto state = static_cast<double>(memory.parameters_bytes + memory.optimizer_bytes);
   SaveCosts costs;
-  costs.stall_seconds = Longest(cluster, plan, [&](const WorkerProfile& worker, int64_t ranks) {
-    if (plan.device == "cpu") {
-      // A copy reads and writes each byte.
-      return SecondsFor(2 * state * static_cast<double>(ranks), worker.copy_bytes_per_second);
-    }
-    double slowest = 0;
-    for (const DeviceSpec& device : worker.devices) {
-      if (!device.unusable.empty()) continue;
-      slowest = std::max(slowest, SecondsFor(state, device.download_bytes_per_second));
-    }
-    return slowest;
-  });
+  costs.stall_seconds =
+      Longest(cluster, plan, saving, [&](const WorkerProfile& worker, int64_t ranks) {
+        if (plan.device == "cpu") {
+          // A copy reads and writes each byte.
+          return SecondsFor(2 * state * static_cast<double>(ranks), worker.copy_bytes_per_second);
+        }
+        double slowest = 0;
+        for (const DeviceSpec& device : worker.devices) {
+          if (!device.unusable.empty()) continue;
+          slowest = std::max(slowest, SecondsFor(state, device.download_bytes_per_second));
+        }
+        return slowest;
+      });
   costs.background_seconds =
-      Longest(cluster, plan, [&](const WorkerProfile& worker, int64_t ranks) {
+      Longest(cluster, plan, saving, [&](const WorkerProfile& worker, int64_t ranks) {
         return SecondsFor(state * static_cast<double>(ranks), worker.disk_write_bytes_per_second);
       });
   costs.restart_seconds = kAssumedRestartSeconds;

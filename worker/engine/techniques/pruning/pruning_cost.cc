@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <numbers>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "common/model/precision.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/features.h"
+#include "common/text.h"
 
 namespace weft {
 
@@ -347,6 +349,22 @@ class PruningCost : public TechniqueCost {
   }
   bool StateDiffersByBlock(const JobSpec& job) const override {
     return !job.train.pruning.layers.empty();
+  }
+
+  std::string PartOfTraining(const JobSpec& job, int64_t step,
+                             const std::map<std::string, double>& metrics) const override {
+    if (job.train.pruning.method != "lottery_ticket") return "";
+    const LotteryRounds rounds = LotteryRoundsOf(job.train.pruning, job.train.steps);
+    const int64_t round = rounds.RoundOf(step);
+    const int64_t first = round == 0 ? 0 : rounds.steps + (round - 1) * rounds.Length();
+    std::string text =
+        round == 0 ? "first training"
+                   : "round " + std::to_string(round) + " of " + std::to_string(rounds.rounds);
+    text += ", step " + std::to_string(step - first + 1) + " of " +
+            std::to_string(round == 0 ? rounds.steps : rounds.Length());
+    const auto density = metrics.find(std::string(kDensityMetric));
+    if (density == metrics.end()) return text;
+    return text + FormatNumber(", density %.1f%%", 100 * density->second);
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
