@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kStepsOnMesh = 2;
 
 /// How a part of a training is spread over ranks.
-struct Mesh {
+struct MeshShape {
   int64_t ranks = 1;
   int64_t zero_stage = 0;
   int64_t tensor = 1;
@@ -33,7 +33,7 @@ struct Mesh {
 };
 
 /// A tensor of a checkpoint.
-struct Saved {
+struct SavedTensor {
   SafetensorsType type = SafetensorsType::kF32;
   std::string bytes;
 
@@ -46,7 +46,7 @@ struct Saved {
 
 struct MovedTraining {
   std::vector<double> losses;
-  std::map<std::string, Saved> state;  ///< In the last checkpoint, of one rank.
+  std::map<std::string, SavedTensor> state;  ///< In the last checkpoint, of one rank.
 };
 
 class MovedAdapters : public ::testing::Test {
@@ -71,11 +71,11 @@ class MovedAdapters : public ::testing::Test {
 
   /// The training on these meshes one after the other, kStepsOnMesh on each. The last has one rank,
   /// so that its checkpoint has every tensor whole.
-  MovedTraining TrainOn(JobSpec job, const std::vector<Mesh>& meshes) {
+  MovedTraining TrainOn(JobSpec job, const std::vector<MeshShape>& meshes) {
     const std::string run = root_ + "/" + std::to_string(++runs_);
     MovedTraining moved;
     int64_t last_step = 0;
-    for (const Mesh& mesh : meshes) {
+    for (const MeshShape& mesh : meshes) {
       job.resources.ranks = mesh.ranks;
       job.resources.zero_stage = mesh.zero_stage;
       job.resources.tensor_parallel = mesh.tensor;
@@ -91,15 +91,15 @@ class MovedAdapters : public ::testing::Test {
 
   /// The same steps on one rank, which stops as often.
   MovedTraining TrainOnOneRank(const JobSpec& job, size_t stops) {
-    return TrainOn(job, std::vector<Mesh>(stops));
+    return TrainOn(job, std::vector<MeshShape>(stops));
   }
 
   std::string root_;
   int runs_ = 0;
 
  private:
-  static std::map<std::string, Saved> StateIn(const std::string& run) {
-    std::map<std::string, Saved> state;
+  static std::map<std::string, SavedTensor> StateIn(const std::string& run) {
+    std::map<std::string, SavedTensor> state;
     const auto saved = engine::LatestVerified(Env::Posix(), run);
     EXPECT_TRUE(saved.ok() && saved->latest);
     if (!saved.ok() || !saved->latest) return state;
@@ -134,7 +134,7 @@ void ExpectState(const MovedTraining& moved, const MovedTraining& whole) {
   for (const auto& [name, expected] : whole.state) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(moved.state.contains(name));
-    const Saved& own = moved.state.at(name);
+    const SavedTensor& own = moved.state.at(name);
     ASSERT_EQ(own.type, expected.type);
     ASSERT_EQ(own.bytes.size(), expected.bytes.size());
     if (expected.type != SafetensorsType::kF32) {
@@ -178,7 +178,7 @@ JobSpec AdaLoraJob(JobSpec job, int64_t steps_between) {
 }
 
 TEST_F(MovedAdapters, RanksOfAdaLoraAreThoseThatOneRankChooses) {
-  const std::vector<std::vector<Mesh>> ways = {
+  const std::vector<std::vector<MeshShape>> ways = {
       {{.ranks = 2}, {.ranks = 4, .zero_stage = 3}, {.ranks = 2, .tensor = 2}, {.ranks = 4}, {}},
       {{.ranks = 2, .pipeline = 2},
        {.ranks = 2, .zero_stage = 2},
@@ -246,7 +246,7 @@ TEST_F(MovedAdapters, WeightsInFourBitsAreTheSameBitsOnAnyMesh) {
                            model.peft.adalora.target_r = 2;
                            model.peft.adalora.tfinal = 3;
                          }}};
-  const std::vector<std::vector<Mesh>> ways = {
+  const std::vector<std::vector<MeshShape>> ways = {
       {{}, {.ranks = 2, .tensor = 2}, {.ranks = 4, .zero_stage = 3}, {.ranks = 2}, {}},
       {{.ranks = 4, .zero_stage = 3, .tensor = 2},
        {.ranks = 2, .pipeline = 2},
