@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/formats/huggingface_weights.h"
+#include "common/model/encoder_names.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_list.h"
 
@@ -21,7 +22,9 @@ std::vector<int64_t> ShapeInFile(const ModelSpec& model, const ParameterInfo& pa
   return {1, parameter.shape[0], parameter.shape[1]};
 }
 
-std::string NameInFile(const ModelSpec& model, const std::string& name) {
+std::string NameInFile(const ModelSpec& model, const ParameterInfo& parameter) {
+  if (model.family == "vit") return VitNameInFile(model, parameter.block, parameter.name);
+  const std::string& name = parameter.name;
   return model.untied_classifier && name == kPredictionBias ? kDecoderBias : name;
 }
 
@@ -46,7 +49,7 @@ std::vector<HuggingFaceTensor> HuggingFaceTensors(const ModelSpec& model) {
     if (IsBranchScale(in_file.role)) return;
     const bool transposed =
         model.family == "gpt2" && in_file.block >= 0 && in_file.shape.size() == 2;
-    tensors.push_back({NameInFile(model, in_file.name), parameter, in_file.shape, transposed,
+    tensors.push_back({NameInFile(model, in_file), parameter, in_file.shape, transposed,
                        ShapeInFile(model, in_file)});
   };
   bool blocks_done = false;

@@ -13,6 +13,7 @@
 #include "common/formats/huggingface_weights.h"
 #include "common/formats/peft_adalora.h"
 #include "common/formats/peft_config.h"
+#include "common/formats/peft_names.h"
 #include "common/formats/peft_norms.h"
 #include "common/formats/peft_prompt.h"
 #include "common/formats/peft_tokens.h"
@@ -28,7 +29,6 @@
 namespace weft {
 namespace {
 
-constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kWrapped = ".base_layer";  // what peft puts into names of adapted layers
 constexpr std::array<std::string_view, 24> kTensors = {
     ".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector",
@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 24> kTensors = {
     ".lokr_w2_b",     ".oft_R.weight",  ".vera_lambda_b",
     ".vera_lambda_d", ".ia3_l",         ".miss_block",
     kTableFactorA,    kTableFactorB,    kTokenRows};
-/// The prefix of tensors that all adapters share, instead of kPrefix.
+/// The prefix of tensors that all adapters share, instead of kNetworkPrefix.
 constexpr std::string_view kSharedPrefix = "base_model.";
 constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 // Methods that peft lacks have folders of Weft's own, which peft cannot take for its own.
@@ -58,7 +58,7 @@ bool HasOwnFolder(const PeftSpec& spec) {
 /// Before the names of the network. With virtual tokens peft puts nothing around the network.
 std::string PrefixOf(const PeftSpec& spec) {
   if (HasOwnFolder(spec)) return "";
-  return std::string(HasPromptFolder(spec) ? kSharedPrefix : kPrefix);
+  return std::string(HasPromptFolder(spec) ? kSharedPrefix : kNetworkPrefix);
 }
 
 /// Those of lora, which also has layers outside the blocks.
@@ -67,10 +67,11 @@ constexpr std::array<std::string_view, 3> kLoraTensors = {".lora_A.weight", ".lo
 
 /// The layer that a tensor of the file adapts; "": none.
 std::string LayerOfTensor(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return "";
+  if (!name.starts_with(kNetworkPrefix)) return "";
   for (const std::string_view end : kTensors) {
     if (!name.ends_with(end)) continue;
-    std::string layer = name.substr(kPrefix.size(), name.size() - kPrefix.size() - end.size());
+    std::string layer =
+        name.substr(kNetworkPrefix.size(), name.size() - kNetworkPrefix.size() - end.size());
     if (end == kTokenRows && layer.ends_with(kTokenWrapper)) {
       layer.erase(layer.size() - kTokenWrapper.size());
     }
@@ -98,10 +99,11 @@ bool IsShared(const std::string& name) {
 /// The norm that a tensor of the file is for; "": none.
 std::string NormOfTensor(const std::string& name) {
   const size_t end = name.rfind(kNormTensors);
-  if (!name.starts_with(kPrefix) || end == std::string::npos || end < kPrefix.size()) return "";
+  if (!name.starts_with(kNetworkPrefix) || end == std::string::npos || end < kNetworkPrefix.size())
+    return "";
   const std::string tensor = name.substr(end + kNormTensors.size());
   if (tensor != ".weight" && tensor != ".bias") return "";
-  return name.substr(kPrefix.size(), end - kPrefix.size());
+  return name.substr(kNetworkPrefix.size(), end - kNetworkPrefix.size());
 }
 
 /// The layers that tensors of a file may adapt.
@@ -121,7 +123,7 @@ struct FileLayers {
 Status CheckLayers(const SafetensorsFile& file, const FileLayers& adaptable,
                    const ModelSpec& model) {
   std::set<std::string> others = {TiedLayer(model)};
-  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+  for (const HuggingFaceTensor& tensor : NetworkTensors(model)) {
     others.insert(LayerOf(tensor.name));
   }
   std::set<std::string> adapted;
@@ -158,7 +160,7 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
   const std::set<std::string> norms = NormLayers(model);
   bool has_rows = false;
   std::set<std::string> own, layers;
-  for (const HuggingFaceTensor& tensor : HuggingFaceTensors(model)) own.insert(tensor.name);
+  for (const HuggingFaceTensor& tensor : NetworkTensors(model)) own.insert(tensor.name);
   for (const SafetensorsView& tensor : file.tensors()) {
     if (IsShared(tensor.name)) continue;
     const std::string layer = LayerOfTensor(tensor.name);
@@ -175,7 +177,8 @@ Result<std::set<std::string>> LayersOfFile(const SafetensorsFile& file, const Mo
       layers.insert(norm);
       continue;
     }
-    std::string name = tensor.name.starts_with(kPrefix) ? tensor.name.substr(kPrefix.size()) : "";
+    std::string name =
+        tensor.name.starts_with(kNetworkPrefix) ? tensor.name.substr(kNetworkPrefix.size()) : "";
     if (const size_t at = name.find(kWrapped); at != std::string::npos) {
       name.erase(at, kWrapped.size());
     }
@@ -316,7 +319,7 @@ void AddSavedTensors(const ModelSpec& model, std::vector<HuggingFaceTensor>& ten
   constexpr std::string_view kBias = ".bias";
   const std::set<std::string> norms =
       TunesNorms(model) ? NormLayers(model) : std::set<std::string>();
-  for (HuggingFaceTensor& tensor : HuggingFaceTensors(model)) {
+  for (HuggingFaceTensor& tensor : NetworkTensors(model)) {
     if (!trained.contains(tensor.parameter)) continue;
     std::string name = tensor.name;
     if (name.ends_with(kBias)) {
@@ -384,9 +387,10 @@ Result<PeftSpec> ReadAdapterConfig(Env& env, const std::string& folder, const Mo
   }
   WEFT_ASSIGN_OR_RETURN(const SafetensorsFile file,
                         SafetensorsFile::Open(env, JoinPath(folder, kAdapterWeightsName)));
-  const Result<std::set<std::string>> layers = LayersOfFile(file, model);
+  const ModelSpec named = NamedAsIn(file, model);
+  const Result<std::set<std::string>> layers = LayersOfFile(file, named);
   Result<PeftSpec> spec =
-      PeftFromConfig(*config, model, layers.ok() ? *layers : std::set<std::string>());
+      PeftFromConfig(*config, named, layers.ok() ? *layers : std::set<std::string>());
   if (!spec.ok()) return in_folder(spec.status());
   if (!layers.ok()) return in_folder(layers.status());
   return spec;

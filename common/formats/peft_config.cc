@@ -394,6 +394,7 @@ Result<PeftSpec> PeftFromConfig(const Json& config, const ModelSpec& model,
   }
   PeftSpec spec;
   spec.method = method->second;
+  spec.module_names = model.peft.module_names;
   WEFT_RETURN_IF_ERROR(CheckKeys(config));
   if (IsNormConfig(config)) return NormsFromConfig(config, model, layers);
   if (spec.method == "lora") WEFT_RETURN_IF_ERROR(ReadLora(config, spec));

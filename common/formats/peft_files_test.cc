@@ -22,8 +22,10 @@ namespace weft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr char kConfig[] = "/adapter/adapter_config.json";
 constexpr char kWeights[] = "/adapter/adapter_model.safetensors";
@@ -236,6 +238,43 @@ TEST(PeftFiles, LayersThatGetNoAdaptersAreRefusedByName) {
   Folder unknown("llama/lora/start");
   unknown.Adapt("model.layers.7.self_attn.q_proj");
   EXPECT_THAT(unknown.Refusal(), HasSubstr("must be the adapter's base model"));
+}
+
+// Both versions of transformers name the modules outside the blocks alike.
+TEST(PeftFiles, AVitHasTheNamesOfTheVersionThatWroteIt) {
+  const auto read = [](Folder& folder) {
+    folder.Write();
+    auto peft = ReadAdapterConfig(folder.env, "/adapter", folder.model);
+    WEFT_CHECK(peft.ok(), peft.status().message());
+    return *peft;
+  };
+  Folder older("vit/head/trained"), newer("vit/head_5/trained"), regex("vit/lora_5/trained");
+  EXPECT_EQ(read(older).module_names, "transformers_4");
+  EXPECT_THAT(read(older).target_modules, ElementsAre("classifier", "projection", "query"));
+  EXPECT_EQ(read(newer).module_names, "transformers_5");
+  EXPECT_THAT(read(newer).target_modules, ElementsAre("classifier", "projection", "q_proj"));
+  EXPECT_EQ(read(regex).target_regex, R"(.*\.layers\.\d+\.mlp\.fc[12])");
+  EXPECT_THAT(read(regex).rank_pattern, ElementsAre(Pair("fc1", 2)));
+  // Those of the job do not count.
+  newer.model.peft.module_names = "transformers_4";
+  older.model.peft.module_names = "transformers_5";
+  EXPECT_EQ(read(newer).module_names, "transformers_5");
+  EXPECT_EQ(read(older).module_names, "transformers_4");
+}
+
+TEST(PeftFiles, NamesOfBothVersionsInOneFileOrOfNeitherAreRefused) {
+  for (const auto& [adapter, other] :
+       {std::pair("vit/head_5/trained", "vit.encoder.layer.0.attention.attention.key"),
+        std::pair("vit/head/trained", "vit.layers.0.attention.k_proj"),
+        std::pair("vit/head_5/trained", "vit.layers.0.attention.qkv"),
+        std::pair("vit/head/trained", "vit.blocks.0.attn.qkv"),
+        std::pair("llama/lora/trained", "vit.layers.0.attention.k_proj")}) {
+    SCOPED_TRACE(std::string(adapter) + " and " + other);
+    Folder folder(adapter);
+    folder.Adapt(other);
+    EXPECT_THAT(folder.Refusal(), AllOf(HasSubstr("has a tensor 'base_model.model.vit."),
+                                        HasSubstr("must be the adapter's base model")));
+  }
 }
 
 TEST(PeftFiles, HeadsOfClassifyingDecodersAreRefusedAsSuch) {

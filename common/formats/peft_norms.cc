@@ -79,6 +79,7 @@ Result<PeftSpec> NormsFromConfig(const Json& config, const ModelSpec& model,
   // The names of the configuration where they say the same, and otherwise the layers.
   ModelSpec tuned = model;
   tuned.peft = PeftSpec();
+  tuned.peft.module_names = model.peft.module_names;
   tuned.peft.method = "selective";
   tuned.peft.modules_to_save = with_saved({});
   if (!TrainedLayersOf(tuned).norms.empty()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/glob.h"
+#include "common/model/encoder_names.h"
 #include "common/model/model_sizes.h"
 #include "common/model/outer_layers.h"
 #include "common/model/technique_cost.h"
@@ -118,35 +119,16 @@ void AddLlamaBlock(const ModelSpec& model, int64_t index, Builder& add) {
 }
 
 // The blocks of bert and vit: separate queries, keys and values, and biases everywhere.
-struct EncoderNames {
-  std::string qkv, output, attention_norm, mlp_norm;
-};
-
-void AddEncoderBlock(const ModelSpec& model, const std::string& block, const EncoderNames& names,
-                     Builder& add) {
+void AddEncoderBlock(const ModelSpec& model, const EncoderBlockNames& names, Builder& add) {
   const int64_t c = model.width;
-  add.Linear(block + names.qkv + "query", c, c, true, ParameterRole::kQueriesKeys);
-  add.Stacked(block + names.qkv + "key", c, c, true, ParameterRole::kQueriesKeys);
-  add.Stacked(block + names.qkv + "value", c, c, true, ParameterRole::kValues);
-  add.Linear(block + names.output, c, c, true, ParameterRole::kAttentionOutput);
-  add.LayerNorm(block + names.attention_norm, c);
-  add.Linear(block + "intermediate.dense", MlpWidth(model), c, true, ParameterRole::kMlpUp);
-  add.Linear(block + "output.dense", c, MlpWidth(model), true, ParameterRole::kMlpDown);
-  add.LayerNorm(block + names.mlp_norm, c);
-}
-
-void AddBertBlock(const ModelSpec& model, int64_t index, Builder& add) {
-  AddEncoderBlock(model, "bert.encoder.layer." + std::to_string(index) + ".",
-                  {"attention.self.", "attention.output.dense", "attention.output.LayerNorm",
-                   "output.LayerNorm"},
-                  add);
-}
-
-void AddVitBlock(const ModelSpec& model, int64_t index, Builder& add) {
-  AddEncoderBlock(
-      model, "vit.encoder.layer." + std::to_string(index) + ".",
-      {"attention.attention.", "attention.output.dense", "layernorm_before", "layernorm_after"},
-      add);
+  add.Linear(names.query, c, c, true, ParameterRole::kQueriesKeys);
+  add.Stacked(names.key, c, c, true, ParameterRole::kQueriesKeys);
+  add.Stacked(names.value, c, c, true, ParameterRole::kValues);
+  add.Linear(names.attention_output, c, c, true, ParameterRole::kAttentionOutput);
+  add.LayerNorm(names.attention_norm, c);
+  add.Linear(names.up, MlpWidth(model), c, true, ParameterRole::kMlpUp);
+  add.Linear(names.down, c, MlpWidth(model), true, ParameterRole::kMlpDown);
+  add.LayerNorm(names.mlp_norm, c);
 }
 
 // With this many experts.
@@ -156,9 +138,9 @@ std::vector<ParameterInfo> PlainBlockWith(const ModelSpec& model, int64_t index,
   if (model.family == "llama") {
     AddLlamaBlock(model, index, add);
   } else if (model.family == "bert") {
-    AddBertBlock(model, index, add);
+    AddEncoderBlock(model, BertBlockNamesOf(index), add);
   } else if (model.family == "vit") {
-    AddVitBlock(model, index, add);
+    AddEncoderBlock(model, VitBlockNamesOf(model, index), add);
   } else {
     AddGpt2Block(model, index, add);
   }

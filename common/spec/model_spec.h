@@ -471,6 +471,11 @@ inline int64_t ImagePatches(const ModelSpec& model) {
   return across * across;
 }
 
+/// Whether the modules of the network have the names that transformers 5 gives those of a vit.
+inline bool HasTransformers5Names(const ModelSpec& model) {
+  return model.family == "vit" && model.peft.module_names == kTransformers5Names;
+}
+
 /// Resolves the default, as do the next two.
 inline double DropoutOf(const ModelSpec& model) {
   return model.dropout.value_or(0);

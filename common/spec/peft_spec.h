@@ -14,6 +14,10 @@ namespace weft {
 /// The choices of model.peft.method.
 std::span<const std::string_view> PeftMethods();
 
+/// The choices of model.peft.module_names.
+inline constexpr char kTransformers4Names[] = "transformers_4";
+inline constexpr char kTransformers5Names[] = "transformers_5";
+
 /// How AdaLoRA spreads its ranks over the layers.
 struct AdaLoraSpec {
   int64_t init_r = 12;
@@ -107,6 +111,7 @@ struct PeftSpec {
   AdaLoraSpec adalora;
   std::vector<int64_t> trainable_token_indices;
   std::vector<AdapterSpec> adapters;
+  std::string module_names = kTransformers4Names;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -237,6 +242,12 @@ struct PeftSpec {
                 "Several adapters of these settings, which one job trains on the same frozen "
                 "network, each on its own data (lora). A batch has as many sequences of each."),
           self.adapters);
+    visit(Field("module_names",
+                "Of a vit: the version of transformers that gives its modules their names, in the "
+                "fields above and in folders of peft. transformers_4: query, intermediate.dense; "
+                "transformers_5: q_proj, mlp.fc1.")
+              .OneOf({kTransformers4Names, kTransformers5Names}),
+          self.module_names);
   }
 };
 

@@ -39,7 +39,8 @@ constexpr int64_t kSteps = 8;
 /// How far logits may be from those of another processor, whose training rounds differently: of
 /// lora they are up to 5e-4 apart without AVX, with AVX2 and with AVX-512, and of others 7e-6.
 float ToleranceOf(const std::string& name) {
-  static const std::set<std::string> kLora = {"biases", "experts", "head", "lora", "settings"};
+  static const std::set<std::string> kLora = {"biases", "experts", "head",
+                                              "lora",   "qlora",   "settings"};
   return kLora.contains(name) ? 5e-3f : 5e-5f;
 }
 
@@ -49,7 +50,8 @@ struct AdapterCase {
   std::string family;
   std::string name;
   Change change = [](PeftSpec&) {};
-  bool untied = false;  ///< The classifier of the base has a matrix of its own.
+  bool untied = false;     ///< The classifier of the base has a matrix of its own.
+  bool quantized = false;  ///< Its weights are trained on in 4 bits, and are what these stand for.
 };
 
 void PrintTo(const AdapterCase& c, std::ostream* out) {
@@ -61,8 +63,13 @@ bool IsLlama(const std::string& family) {
   return family == "llama" || family == "mistral" || family == "qwen2" || family == "mixtral";
 }
 
+/// Whether it is a vit, by the names of transformers 4 or (vit_5) of 5.
+bool IsVit(const std::string& family) {
+  return family == "vit" || family == "vit_5";
+}
+
 bool Classifies(const std::string& family) {
-  return family == "bert_classes" || family == "vit";
+  return family == "bert_classes" || IsVit(family);
 }
 
 std::vector<std::string> NormsOf(const std::string& family) {
@@ -112,7 +119,7 @@ void AddLora(const FamilyCases& to) {
       spec.use_rslora = true;
     });
   }
-  if (family == "vit") return;
+  if (IsVit(family)) return;
   to.Add("embedding", [family](PeftSpec& spec) { spec.target_modules = {TableOf(family)}; });
   to.Add("tokens", [](PeftSpec& spec) { spec.trainable_token_indices = {7, 8, 3}; });
 }
@@ -123,10 +130,13 @@ void AddHead(const FamilyCases& to) {
   const auto add = [&](const std::vector<std::string>& targets, bool untied = false) {
     to.Add("head", Method("lora", targets), untied);
   };
-  if (family == "llama") add({"lm_head", "q_proj"}, /*untied=*/true);
+  if (IsLlama(family)) add({"lm_head", "q_proj"}, /*untied=*/true);
+  if (family == "gpt2") add({"lm_head", "c_attn"}, /*untied=*/true);
   if (family == "bert") add({"dense"});
   if (family == "bert_classes") add({"pooler.dense", "classifier"});
-  if (family == "vit") add({"projection", "classifier", "query"});
+  if (IsVit(family)) {
+    add({"projection", "classifier", family == "vit" ? "query" : "q_proj"});
+  }
 }
 
 /// LoRA with its other settings, and with what is trained whole next to it.
@@ -148,6 +158,10 @@ void AddLoraSettings(const FamilyCases& to) {
   } else if (Classifies(family)) {
     whole = "classifier";
   }
+  if (family == "vit_5") {
+    value = "v_proj";
+    up = "mlp.fc1";
+  }
   to.Add("settings", [value, up, whole](PeftSpec& spec) {
     spec.target_modules = {value, up};
     spec.layers_to_transform = {1};
@@ -163,7 +177,7 @@ void AddOtherMethods(const FamilyCases& to) {
   const std::vector<std::string> all =
       experts ? std::vector<std::string>{"q_proj", "k_proj", "v_proj", "o_proj"}
               : std::vector<std::string>{"all-linear"};
-  if (family != "vit") {
+  if (!IsVit(family)) {
     to.Add("tokens-alone", [](PeftSpec& spec) {
       spec.method = "selective";
       spec.trainable_token_indices = {7, 8, 3, 21, 22, 4};
@@ -193,11 +207,28 @@ void AddOtherMethods(const FamilyCases& to) {
   });
 }
 
+/// Other methods than lora next to modules that are trained whole.
+void AddSavedModules(const FamilyCases& to) {
+  const std::string& family = to.family;
+  const auto add = [&](const std::string& method, const std::string& whole) {
+    to.Add("saved-" + method, [method, whole](PeftSpec& spec) {
+      spec.method = method;
+      spec.modules_to_save = {whole};
+      if (method != "adalora") return;
+      spec.alpha = 64;
+      spec.adalora.tfinal = 2;
+    });
+  };
+  if (family == "gpt2") add("ia3", "ln_f");
+  if (family == "llama") add("adalora", "post_attention_layernorm");
+  if (family == "bert_classes") add("miss", "classifier");
+}
+
 /// Masked language models of transformers take no keys and values. In a classification peft trains
 /// the classifier, too.
 void AddVirtualTokens(const FamilyCases& to) {
   const std::string& family = to.family;
-  if (family == "vit") return;
+  if (IsVit(family)) return;
   const std::vector<std::string> saved =
       Classifies(family) ? std::vector<std::string>{"classifier"} : std::vector<std::string>();
   const auto add = [&](const std::string& name, const std::string& method, bool projects) {
@@ -217,26 +248,33 @@ void AddVirtualTokens(const FamilyCases& to) {
 
 std::vector<AdapterCase> Cases() {
   std::vector<AdapterCase> cases;
-  for (const std::string family : {"gpt2", "llama", "mistral", "qwen2", "mixtral", "bert", "vit"}) {
+  for (const std::string family :
+       {"gpt2", "llama", "mistral", "qwen2", "mixtral", "bert", "vit", "vit_5"}) {
     const FamilyCases to{family, cases};
     AddLora(to);
     AddHead(to);
     AddLoraSettings(to);
     AddOtherMethods(to);
+    AddSavedModules(to);
     AddVirtualTokens(to);
   }
   // Its blocks are those of a bert.
   const FamilyCases classes{"bert_classes", cases};
   AddHead(classes);
   AddLoraSettings(classes);
+  AddSavedModules(classes);
   AddVirtualTokens(classes);
+  cases.push_back({.family = "llama",
+                   .name = "qlora",
+                   .change = Method("lora", {"all-linear"}),
+                   .quantized = true});
   return cases;
 }
 
 ModelSpec BaseOf(const AdapterCase& c) {
   const std::string& family = c.family;
   ModelSpec model = TinyModel();
-  model.family = IsLlama(family) ? "llama" : family == "bert_classes" ? "bert" : family;
+  model.family = IsLlama(family) ? "llama" : family.substr(0, family.find('_'));
   model.context = 24;
   model.untied_classifier = c.untied;
   if (model.family == "llama") model.mlp_width = 48;
@@ -247,13 +285,30 @@ ModelSpec BaseOf(const AdapterCase& c) {
     model.head = "classification";
     model.classes = 3;
   }
-  if (family == "vit") {
+  if (IsVit(family)) {
     model.vocab_size = 0;
     model.image_size = 12;
     model.patch_size = 3;
     model.image_channels = 1;
   }
   return model;
+}
+
+/// With scales in f32, so that what words stand for becomes these words again.
+WeightQuantizationSpec InFourBits() {
+  return {.type = "nf4", .block_size = 32, .double_quantization = false};
+}
+
+/// Writes the network that the case adapts to `folder`.
+void WriteBase(const AdapterCase& c, const std::string& folder) {
+  ModelSpec model = BaseOf(c);
+  if (c.quantized) {
+    model.weight_quantization = InFourBits();
+    model.freeze = {"model.layers.*"};
+  }
+  TinyRun base(model, ModelOptionsOf(TinyPlan("fp32")));
+  const Status exported = ExportWeights(Env::Posix(), folder, *base.model, {});
+  ASSERT_TRUE(exported.ok()) << exported.message();
 }
 
 std::unique_ptr<BatchSource> SourceOf(const ModelSpec& model) {
@@ -270,10 +325,12 @@ std::unique_ptr<BatchSource> SourceOf(const ModelSpec& model) {
 JobSpec JobOf(const AdapterCase& c) {
   JobSpec job = TinyJob(4);
   job.model = BaseOf(c);
+  if (c.quantized) job.model.weight_quantization = InFourBits();
+  if (c.family == "vit_5") job.model.peft.module_names = kTransformers5Names;
   job.model.peft.method = "lora";
   c.change(job.model.peft);
   job.train.steps = kSteps;
-  job.train.sequence_length = c.family == "vit" ? 0 : kLength;
+  job.train.sequence_length = IsVit(c.family) ? 0 : kLength;
   job.optimizer.learning_rate = 2e-2;
   job.schedule.kind = "constant";
   return job;
@@ -322,11 +379,7 @@ TEST_P(AdapterExportsTest, AreTheSameModelWhenImported) {
   Env& env = Env::Posix();
   const JobSpec job = JobOf(GetParam());
   const std::string hf = JoinPath(folder_, "hf"), adapter = JoinPath(folder_, "adapter");
-  {
-    TinyRun base(BaseOf(GetParam()), ModelOptionsOf(TinyPlan("fp32")));
-    const Status exported = ExportWeights(env, hf, *base.model, {});
-    ASSERT_TRUE(exported.ok()) << exported.message();
-  }
+  ASSERT_NO_FATAL_FAILURE(WriteBase(GetParam(), hf));
   const std::unique_ptr<BatchSource> source = SourceOf(job.model);
   TinyTraining run(job, TinyPlan("fp32"), *source);
   ASSERT_TRUE(ImportWeights(env, hf, *run.model).ok());
@@ -350,7 +403,9 @@ TEST_P(AdapterExportsTest, AreTheSameModelWhenImported) {
   ASSERT_TRUE(imported.model->Pack(imported.context).ok());
   ASSERT_TRUE(run.model->Pack(run.context).ok());
 
-  TinyRun plain(BaseOf(GetParam()), ModelOptionsOf(TinyPlan("fp32")));
+  TinyRun plain(*ReadModelConfig(env, hf, {}), ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ImportWeights(env, hf, *plain.model).ok());
+  ASSERT_TRUE(plain.model->Pack(plain.context).ok());
   Json facts = {{"adapter", true}, {"rows", Json::array()}};
   for (int64_t sequence = 0; sequence < 3; ++sequence) {
     Result<Batch> batch = source->Get(kSteps, sequence, 1);

@@ -51,13 +51,17 @@ def difference_of(logits, expected):
 
 def check_adapter(folder, auto, facts):
     """As check, for an adapter of peft and the network it is for. None where this version of
-    transformers names the modules of the network otherwise than its files, as 5.24 those of a vit, or
+    transformers names the modules of the network otherwise than the adapter, as 5.24 those of a vit, or
     where the network takes no prefix in it, as a bert in 5.24."""
     import torch
     from peft import PeftModel
+    from safetensors import safe_open
     base = auto.from_pretrained(folder / "hf")
-    if hasattr(base, "vit") and not hasattr(base.vit, "encoder"):
-        return None
+    if hasattr(base, "vit"):
+        with safe_open(folder / "adapter/adapter_model.safetensors", "pt") as file:
+            of_encoder = any(".vit.encoder." in name for name in file.keys())
+        if of_encoder != hasattr(base.vit, "encoder"):
+            return None
     method = json.loads((folder / "adapter/adapter_config.json").read_text())["peft_type"]
     if method == "PREFIX_TUNING" and hasattr(base, "bert") and \
             "past_key_values" not in inspect.signature(base.bert.forward).parameters:
@@ -80,6 +84,10 @@ def check_adapter(folder, auto, facts):
     if base.config.model_type == "mixtral":
         # Of the patterns that it makes for experts of transformers 5.
         usual += ("The following alpha_pattern keys did not match any targeted module",)
+    if base.config.model_type == "gpt2":
+        # A configuration says one thing of all layers, and lm_head is not a Conv1D.
+        usual += ("fan_in_fan_out is set to True but the target module is `torch.nn.Linear`",
+                  "fan_in_fan_out is set to False but the target module is `Conv1D`")
     wrong = [str(each.message) for each in warned
              if "/peft/" in each.filename and not str(each.message).startswith(usual)]
     # The network that makes virtual tokens is not in files of peft either.

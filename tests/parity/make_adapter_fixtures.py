@@ -22,8 +22,9 @@ Of each family there is each method that peft has for it and that the engine tra
   - of mixtral other methods of weights than lora are of its attention alone.
 
 Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
-the cases to write as arguments (gpt2/lora), or none for all. transformers 5 writes all but those of a
-vit, whose modules have other names there, and of experts, which are one tensor there: these are of 4.57. Another processor gives other last bits.
+the cases to write as arguments (gpt2/lora), or none for all that the version of transformers has: 5 those of
+a vit that end with _5, whose modules have other names there, and 4.57 the others of a vit. 4.57 also writes those of
+experts, which are one tensor in 5, and 5 all others. Another processor gives other last bits.
 """
 
 import json
@@ -98,6 +99,19 @@ CASES = {
     "vit/lora": LoraConfig(r=4, lora_alpha=4,
                            target_modules=r".*\.layer\.\d+\.(intermediate|output)\.dense"),
     "vit/miss": MissConfig(r=5, target_modules=["query", "output.dense"]),
+    # By the names of transformers 5.
+    "vit/lora_5": LoraConfig(r=4, lora_alpha=4, target_modules=r".*\.layers\.\d+\.mlp\.fc[12]",
+                             rank_pattern={"fc1": 2}, alpha_pattern={r"layers\.1\.mlp\.fc2": 8}),
+    "vit/dora_5": LoraConfig(r=2, lora_alpha=4, target_modules=["o_proj"], use_dora=True,
+                             layers_to_transform=[1], bias="lora_only",
+                             modules_to_save=["classifier", "layers.0.mlp.fc2"]),
+    "vit/head_5": LoraConfig(r=3, lora_alpha=6, target_modules=["projection", "classifier", "q_proj"]),
+    "vit/adalora_5": AdaLoraConfig(init_r=4, target_r=2, lora_alpha=8, tinit=2, tfinal=5,
+                                   total_step=STEPS, target_modules=["k_proj", "mlp.fc2"]),
+    "vit/ia3_5": IA3Config(target_modules=["k_proj", "v_proj", "mlp.fc2"],
+                           feedforward_modules=["mlp.fc2"]),
+    "vit/vera_5": VeraConfig(r=4, target_modules=["q_proj", "v_proj"], d_initial=0.2),
+    "vit/ln_tuning_5": LNTuningConfig(target_modules=["layernorm_before", "layernorm"]),
     # Layers outside the blocks.
     "llama/head": LoraConfig(r=3, lora_alpha=6, target_modules=["lm_head", "q_proj"],
                              rank_pattern={"lm_head": 2}),
@@ -327,6 +341,20 @@ def train(model, tokens, targets, optimizer=None):
     optimize(named, objective, choose_ranks, optimizer)
 
 
+# What parts of the names of a vit in transformers 5 are in files of networks, where they stay as they were.
+IN_FILES = {"vit.layers.": "vit.encoder.layer.", "attention.q_proj": "attention.attention.query",
+            "attention.k_proj": "attention.attention.key", "attention.v_proj": "attention.attention.value",
+            "attention.o_proj": "attention.output.dense", "mlp.fc1": "intermediate.dense",
+            "mlp.fc2": "output.dense"}
+
+
+def name_in_file(key):
+    if key.startswith("vit.layers."):
+        for part, in_file in IN_FILES.items():
+            key = key.replace(part, in_file)
+    return key
+
+
 def save_adapter(model, folder):
     model.float().save_pretrained(folder, save_embedding_layers=False)
     model.double()
@@ -454,19 +482,26 @@ def write_case(case):
         return
     train(model, *read_batch(folder), loraplus_optimizer_of(model) if name == "loraplus" else None)
     save_adapter(model, folder / name / "trained")
-    if config.is_prompt_learning or name == "embedding" and base.config.tie_word_embeddings:
+    ties = getattr(base.config, "tie_word_embeddings", False)  # a vit has no such field
+    if config.is_prompt_learning or name == "embedding" and ties:
         return
     merged = model.double().merge_and_unload().float().state_dict()
-    tied = "lm_head.weight" if base.config.tie_word_embeddings else None
-    changed = {key: value.contiguous() for key, value in merged.items()
+    tied = "lm_head.weight" if ties else None
+    changed = {name_in_file(key): value.contiguous() for key, value in merged.items()
                if key != tied and not torch.equal(value, before[key])}
     save_file(changed, folder / name / "merged.safetensors")
+
+
+def is_of_this_version(case):
+    family = case.split("/")[0]
+    newer = case.endswith("_5") or family not in ("vit", "mixtral")
+    return newer != transformers.__version__.startswith("4.")
 
 
 def main():
     others = [f"{family}/{name}" for family in SUB_LAYERS for name in (*BOTTLENECKS, "bitfit")
               if name != "bitfit" or family not in ("llama", "mixtral")]  # which have no biases
-    for case in sys.argv[1:] or [*CASES, *others]:
+    for case in sys.argv[1:] or filter(is_of_this_version, [*CASES, *others]):
         write_case(case)
 
 

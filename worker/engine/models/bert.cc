@@ -1,5 +1,6 @@
 #include "worker/engine/models/bert.h"
 
+#include "common/model/encoder_names.h"
 #include "common/model/model_sizes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "worker/engine/nn/activation.h"
@@ -20,14 +21,14 @@ NormOptions LayerNorm(const ModelSpec& spec, const ColumnMask* mask, const std::
 }
 
 TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int64_t index) {
+  const EncoderBlockNames names = BertBlockNamesOf(index);
   const std::string name = "bert.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPost,
           .branch_scaling = BranchScalingOf(spec),
-          .attention_norm = LayerNorm(spec, mask, attention + "output.LayerNorm"),
-          .attention = {.qkv = {attention + "self.query", attention + "self.key",
-                                attention + "self.value"},
-                        .output = attention + "output.dense",
+          .attention_norm = LayerNorm(spec, mask, names.attention_norm),
+          .attention = {.qkv = {names.query, names.key, names.value},
+                        .output = names.attention_output,
                         .width = spec.width,
                         .heads = spec.heads,
                         .kv_heads = spec.heads,
@@ -36,10 +37,10 @@ TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int
                         .logit_scale = AttentionLogitScale(spec),
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "self.dropout"},
-          .mlp_norm = LayerNorm(spec, mask, name + ".output.LayerNorm"),
+          .mlp_norm = LayerNorm(spec, mask, names.mlp_norm),
           .mlp = {.activation = MlpActivation::kErfGelu,
-                  .up = {name + ".intermediate.dense"},
-                  .down = name + ".output.dense",
+                  .up = {names.up},
+                  .down = names.down,
                   .width = spec.width,
                   .inner = MlpWidth(spec)},
           .dropout = DropoutOf(spec),

@@ -1,5 +1,6 @@
 #include "worker/engine/models/vit.h"
 
+#include "common/model/encoder_names.h"
 #include "common/model/model_sizes.h"
 #include "kernels/patches/patches.h"
 #include "worker/engine/autograd/add.h"
@@ -15,14 +16,15 @@ NormOptions LayerNorm(const ModelSpec& spec, const ColumnMask* mask, const std::
 }
 
 TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int64_t index) {
+  const EncoderBlockNames names = VitBlockNamesOf(spec, index);
+  // Of the sites of dropout, which are the same whatever the layers are called.
   const std::string name = "vit.encoder.layer." + std::to_string(index);
   const std::string attention = name + ".attention.";
   return {.norm_position = NormPosition::kPre,
           .branch_scaling = BranchScalingOf(spec),
-          .attention_norm = LayerNorm(spec, mask, name + ".layernorm_before"),
-          .attention = {.qkv = {attention + "attention.query", attention + "attention.key",
-                                attention + "attention.value"},
-                        .output = attention + "output.dense",
+          .attention_norm = LayerNorm(spec, mask, names.attention_norm),
+          .attention = {.qkv = {names.query, names.key, names.value},
+                        .output = names.attention_output,
                         .width = spec.width,
                         .heads = spec.heads,
                         .kv_heads = spec.heads,
@@ -31,11 +33,11 @@ TransformerBlockOptions Block(const ModelSpec& spec, const ColumnMask* mask, int
                         .logit_scale = AttentionLogitScale(spec),
                         .dropout = AttentionDropoutOf(spec),
                         .dropout_site = attention + "attention.dropout"},
-          .mlp_norm = LayerNorm(spec, mask, name + ".layernorm_after"),
+          .mlp_norm = LayerNorm(spec, mask, names.mlp_norm),
           .mlp = {.activation = spec.activation == "squared_relu" ? MlpActivation::kSquaredRelu
                                                                   : MlpActivation::kErfGelu,
-                  .up = {name + ".intermediate.dense"},
-                  .down = name + ".output.dense",
+                  .up = {names.up},
+                  .down = names.down,
                   .width = spec.width,
                   .inner = MlpWidth(spec)},
           .dropout = DropoutOf(spec),

@@ -209,6 +209,11 @@ Status CheckSettings(const PeftSpec& spec) {
 
 Status CheckPeftNames(const ModelSpec& model) {
   const PeftSpec& spec = model.peft;
+  if (spec.module_names != kTransformers4Names && model.family != "vit") {
+    return InvalidError("model.peft.module_names " + spec.module_names + " with family " +
+                        model.family +
+                        ", whose modules have the same names in both; hint: leave it out");
+  }
   WEFT_RETURN_IF_ERROR(CheckSaved(model));
   WEFT_RETURN_IF_ERROR(CheckTokenAdapters(model));
   for (const int64_t layer : spec.layers_to_transform) {

@@ -43,6 +43,7 @@ std::vector<std::string> FeedforwardModules(const ModelSpec& model) {
   if (model.experts > 0) return {};
   if (model.family == "gpt2") return {"mlp.c_proj"};
   if (model.family == "llama") return {"down_proj"};
+  if (HasTransformers5Names(model)) return {"o_proj", "fc2"};
   return {"output.dense"};
 }
 
@@ -62,10 +63,11 @@ std::vector<std::string> TargetModules(const ModelSpec& model) {
     if (model.experts > 0) return {"k_proj", "v_proj"};
     if (model.family == "gpt2") return {"c_attn", "mlp.c_proj"};
     if (model.family == "llama") return {"k_proj", "v_proj", "down_proj"};
+    if (HasTransformers5Names(model)) return {"k_proj", "v_proj", "o_proj", "fc2"};
     return {"key", "value", "output.dense"};
   }
   if (model.family == "gpt2") return {"c_attn"};
-  if (model.family == "llama") return {"q_proj", "v_proj"};
+  if (model.family == "llama" || HasTransformers5Names(model)) return {"q_proj", "v_proj"};
   return {"query", "value"};
 }
 

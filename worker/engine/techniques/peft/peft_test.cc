@@ -14,6 +14,7 @@
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
+#include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -39,6 +40,16 @@ JobSpec Job(std::vector<std::string> targets = {"all-linear"}, const std::string
   job.optimizer.learning_rate = 1e-2;
   job.train.eval_sequences = 8;
   return job;
+}
+
+ModelSpec TinyVit(ModelSpec model) {
+  model.family = "vit";
+  model.vocab_size = 0;
+  model.image_size = 12;
+  model.patch_size = 3;
+  model.image_channels = 1;
+  model.classes = 3;
+  return model;
 }
 
 TEST(PeftTest, StartsAsTheNetworkBitForBit) {
@@ -306,6 +317,66 @@ TEST(PeftTest, TargetsAreThoseOfTheExpressionInTheseBlocks) {
                                              "model.layers.1.self_attn.v_proj.weight"));
 }
 
+TEST(PeftTest, LayersOfAVitHaveTheNamesOfEitherVersionOfTransformers) {
+  const auto adapted = [](const std::string& names, const std::string& method,
+                          const std::vector<std::string>& targets) {
+    ModelSpec model = TinyVit(Job(targets).model);
+    model.peft.method = method;
+    model.peft.module_names = names;
+    std::vector<std::string> layers;
+    for (const ParameterInfo& parameter : ParametersOf(model)) {
+      const bool first = parameter.adapter != AdapterSide::kNone &&
+                         (layers.empty() || layers.back() != parameter.adapter_of);
+      if (first && parameter.block == 1) layers.push_back(parameter.adapter_of);
+    }
+    return layers;
+  };
+  using ::testing::ElementsAre;
+  const std::string older = "vit.encoder.layer.1.", newer = "vit.layers.1.";
+  EXPECT_THAT(adapted("transformers_4", "lora", {}),
+              ElementsAre(older + "attention.attention.query.weight",
+                          older + "attention.attention.value.weight"));
+  EXPECT_THAT(adapted("transformers_5", "lora", {}),
+              ElementsAre(newer + "attention.q_proj.weight", newer + "attention.v_proj.weight"));
+  EXPECT_THAT(adapted("transformers_4", "ia3", {}),
+              ElementsAre(older + "attention.attention.key.weight",
+                          older + "attention.attention.value.weight",
+                          older + "attention.output.dense.weight", older + "output.dense.weight"));
+  EXPECT_THAT(adapted("transformers_5", "ia3", {}),
+              ElementsAre(newer + "attention.k_proj.weight", newer + "attention.v_proj.weight",
+                          newer + "attention.o_proj.weight", newer + "mlp.fc2.weight"));
+  EXPECT_EQ(adapted("transformers_5", "lora", {"all-linear"}).size(), 6u);
+}
+
+// The network and its files are the same by either names.
+TEST(PeftTest, AVitByTheNamesOfTransformers5TrainsAsByThoseOf4) {
+  const std::string folder = ::testing::TempDir() + "peft_vit_names";
+  JobSpec job = Job();
+  job.model = TinyVit(job.model);
+  job.train.sequence_length = 0;
+  job.model.dropout = 0.1;
+  TinyRun start(job.model, ModelOptionsOf(TinyPlan("fp32")));
+  ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *start.model, {}).ok());
+  NoiseImages images(job.model);
+  std::vector<std::vector<double>> losses;
+  std::vector<std::string> files;
+  for (const char* names : {"transformers_4", "transformers_5"}) {
+    job.model.peft.module_names = names;
+    job.model.peft.init = "pissa";  // which follows from the weights, and not from names
+    TinyTraining run(job, TinyPlan("fp32"), images);
+    ASSERT_TRUE(ImportWeights(Env::Posix(), folder, *run.model).ok());
+    std::vector<double>& own = losses.emplace_back();
+    for (int i = 0; i < 4; ++i) own.push_back(run.Step().loss);
+    const std::string merged = folder + "/" + names;
+    ASSERT_TRUE(ExportWeights(Env::Posix(), merged, *run.model, {}).ok());
+    files.push_back(*ReadFile(Env::Posix(), merged + "/model.safetensors"));
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(files[0], files[1]);
+  EXPECT_NE(files[0], *ReadFile(Env::Posix(), folder + "/model.safetensors"));
+  EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
 TEST(PeftTest, NamesWhatDoesNotFit) {
   Allocator allocator;
   Context context;
@@ -326,6 +397,13 @@ TEST(PeftTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(refusal(model), HasSubstr("'c_attn' describes no linear layer; hint: "));
   model.peft.target_regex = "(";
   EXPECT_THAT(refusal(model), HasSubstr("'(' is no regular expression"));
+  model = Job().model;
+  model.peft.module_names = "transformers_5";
+  EXPECT_THAT(refusal(model), HasSubstr("module_names transformers_5 with family gpt2, whose "
+                                        "modules have the same names in both; hint: leave it"));
+  model = TinyVit(Job({"query"}).model);
+  model.peft.module_names = "transformers_5";
+  EXPECT_THAT(refusal(model), HasSubstr("'query' names no linear layer; hint: "));
   model = Job().model;
   model.peft.rank_pattern = {{"q_proj", 2}};
   EXPECT_THAT(refusal(model), HasSubstr("rank_pattern '(.*\\.)?(q_proj)' describes no linear"));
