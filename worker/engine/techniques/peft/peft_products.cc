@@ -6,11 +6,11 @@
 
 #include "kernels/cpu/parallel.h"
 #include "worker/engine/nn/dense_products.h"
+#include "worker/engine/techniques/peft/adapter_tensors_cost.h"
 #include "worker/engine/techniques/peft/dropped_dora.h"
 #include "worker/engine/techniques/peft/merged_products.h"
 #include "worker/engine/techniques/peft/merged_values.h"
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
-#include "worker/engine/techniques/peft/peft_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/techniques/peft/scaled_products.h"
 #include "worker/engine/techniques/peft/token_adapters.h"
