@@ -49,7 +49,10 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
 }
 
 Status BlockStack::Pack(Context& context, Repack what) {
-  for (TransformerBlock& block : blocks_) WEFT_RETURN_IF_ERROR(block.Pack(context, what));
+  for (TransformerBlock& block : blocks_) {
+    WEFT_RETURN_IF_ERROR(block.Pack(context, what));
+    context.MarkProgress();
+  }
   return OkStatus();
 }
 
@@ -87,6 +90,7 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
         stream, offload == nullptr
                     ? RunStep(context, tape, step, std::move(stream), pass)
                     : RunWithTransfers(context, tape, i, std::move(stream), pass, offload));
+    context.MarkProgress();
     if (last + 1 == FirstLayerOf(block + 1, layers)) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + block,
