@@ -60,7 +60,8 @@ class ChaosOfRanksThatHang : public ChaosOfRanks {
         << cluster.LogTails();
     Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
     const v1::Job job = ExpectUnharmed(cluster, id);
-    EXPECT_THAT(job.attempts(0).message(), AllOf(HasSubstr("rank 0 "), HasSubstr("rank 1 "), HasSubstr(" stopped")))
+    EXPECT_THAT(job.attempts(0).message(),
+                AllOf(HasSubstr("rank 0 "), HasSubstr("rank 1 "), HasSubstr(" stopped")))
         << "what each rank did is reported";
   }
 };

@@ -2,8 +2,8 @@
 
 namespace weft::engine {
 
-/// Is told what a rank does in the midst of something long, for those who find out whether it
-/// hangs: a step, an evaluation, a start. Thread-safe: parts of updates are done by other threads.
+/// Hears of what a rank does in the midst of a long step, evaluation or start, so that others can
+/// find out whether it hangs. Thread-safe: other threads do parts of updates.
 class ProgressObserver {
  public:
   virtual ~ProgressObserver() = default;
