@@ -90,7 +90,6 @@ Result<Residual> BlockStack::Forward(Context& context, Tape& tape, Value x, cons
         stream, offload == nullptr
                     ? RunStep(context, tape, step, std::move(stream), pass)
                     : RunWithTransfers(context, tape, i, std::move(stream), pass, offload));
-    context.MarkProgress();
     if (last + 1 == FirstLayerOf(block + 1, layers)) {
       const bool differentiated = stream.stream.needs_gradient() || stream.delta.needs_gradient();
       WEFT_RETURN_IF_ERROR(LeaveUnit(context, tape, *parameters_, first_unit_ + block,
@@ -146,6 +145,7 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
                                       const Residual& x, const Pass& pass) const {
   const int64_t layer = step.first, layers = pass.remat.back().end();
   const int64_t block_index = BlockOf(layer, layers);
+  context.MarkProgress();  // what comes before it is done
   const bool attention = step.kind == RematStep::Kind::kAttention;
   if (operations_ != nullptr && tape.recording()) {
     Note(std::string(attention ? "F_attention" : "F_all") + (step.offloaded() ? "_host" : ""),
