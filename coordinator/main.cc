@@ -56,7 +56,7 @@ struct Options {
   double lease_seconds = 10;
   double heartbeat_seconds = 2;
   double scale_up_after_seconds = ScaleUpRules().after_seconds;
-  double hang_seconds = HangRules().least_seconds;
+  std::string hang_seconds = "auto";
   double straggler_ratio = StragglerRules().ratio;
   double straggler_seconds = StragglerRules().seconds;
   std::string straggler_action = "report";
@@ -330,7 +330,7 @@ Status Run(Options options, const sigset_t& signals) {
   service_options.heartbeat =
       std::chrono::nanoseconds(std::llround(options.heartbeat_seconds * 1e9));
   service_options.scale_up.after_seconds = options.scale_up_after_seconds;
-  service_options.hang.least_seconds = options.hang_seconds;
+  WEFT_ASSIGN_OR_RETURN(service_options.hang, HangRulesOf(options.hang_seconds));
   service_options.straggler = {options.straggler_ratio, options.straggler_seconds};
   service_options.straggler_action =
       options.straggler_action == "move" ? StragglerAction::kMove : StragglerAction::kReport;
@@ -434,10 +434,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option(
          "--hang-seconds", options.hang_seconds,
-         "Ranks that make no step for so long, and for ten of their longest steps, count as "
-         "hung; 0: never")
+         "Ranks that make no step for so long, and for five of their longest steps, count as "
+         "hung; auto: 20, and 300 for what is no step; 0: never")
       ->envname("WEFT_COORDINATOR_HANG_SECONDS")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check([](const std::string& text) { return HangRulesOf(text).status().message(); },
+              "auto or seconds")
       ->capture_default_str();
   app.add_option(
          "--straggler-ratio", options.straggler_ratio,

@@ -5,26 +5,35 @@
 #include <string>
 #include <string_view>
 
+#include "common/status.h"
+
 namespace weft::coordinator {
 
-/// When ranks that show nothing count as hung.
+/// When ranks that show nothing count as hung. The limits follow from the steps of the job, so that
+/// a hang of quick steps is found soon and slow steps are none.
 struct HangRules {
   /// A step may take this long, whatever is expected of it; 0: nothing ever counts as hung.
-  double least_seconds = 60;
+  double step_seconds = 20;
   /// Otherwise this many times the longest step known, measured or predicted.
-  double step_factor = 10;
-  /// What is no step (starting, evaluating, saving, loading) may go without any sign of life for
-  /// this many times least_seconds: a slow disk or a peer may keep a rank waiting.
-  double other_factor = 5;
+  double step_factor = 5;
+  /// What is no step (starting, evaluating, saving, loading, exchanging) may go without any sign of
+  /// life for this long, or step_factor steps: a slow disk or a peer may keep a rank waiting. So
+  /// may training until a step has ended, since the first one allocates and compiles, and while a
+  /// rank waits for a disk.
+  double other_seconds = 300;
 };
+
+/// "auto": those above. A number of seconds, 0 to 1000000: step_seconds, and five times as long for
+/// what is no step. kInvalid for anything else.
+Result<HangRules> HangRulesOf(const std::string& text);
 
 /// What a worker last said about its living ranks of an attempt.
 struct PlacementActivity {
   std::string worker_id;
-  std::string activity;       ///< As in weft.v1.RunningAttempt.
-  double silent_seconds = 0;  ///< Since any of them showed a sign of life.
-  double longest_step_seconds = 0;
-  std::string rank_states;  ///< For people.
+  std::string activity;             ///< As in weft.v1.RunningAttempt.
+  double silent_seconds = 0;        ///< Since any of them showed a sign of life.
+  double longest_step_seconds = 0;  ///< Lately; 0: none has ended.
+  std::string rank_states;          ///< For people.
 };
 
 /// The rank that alone does not wait as all others of the attempt do, where there is just one such:

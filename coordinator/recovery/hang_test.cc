@@ -23,36 +23,70 @@ bool Hangs(const std::vector<PlacementActivity>& placements, double predicted = 
 }
 
 TEST(Hang, OfQuickStepsIsCalledAfterTheLeastTime) {
-  EXPECT_FALSE(Hangs({Placement("training", 60, 0.5)}));
-  EXPECT_TRUE(Hangs({Placement("training", 61, 0.5)}));
+  EXPECT_FALSE(Hangs({Placement("training", 20, 1)}));
+  EXPECT_TRUE(Hangs({Placement("training", 20.1, 1)}));
+  EXPECT_FALSE(Hangs({Placement("training", 20, 4)})) << "five of these take as long";
+  EXPECT_TRUE(Hangs({Placement("training", 20.1, 4)}));
 }
 
-TEST(Hang, OfSlowStepsIsCalledAfterTenOfTheLongestKnown) {
-  EXPECT_FALSE(Hangs({Placement("training", 299, 30)}));
-  EXPECT_TRUE(Hangs({Placement("training", 301, 30)}));
-  EXPECT_FALSE(Hangs({Placement("training", 299)}, /*predicted=*/30));
-  EXPECT_FALSE(Hangs({Placement("training", 299), Placement("training", 299, 30)}))
+TEST(Hang, OfSlowStepsIsCalledAfterFiveOfTheLongestKnown) {
+  EXPECT_FALSE(Hangs({Placement("training", 299, 60)}));
+  EXPECT_TRUE(Hangs({Placement("training", 301, 60)}));
+  EXPECT_FALSE(Hangs({Placement("training", 499, 1)}, /*predicted=*/100));
+  EXPECT_TRUE(Hangs({Placement("training", 501, 1)}, /*predicted=*/100));
+  EXPECT_FALSE(Hangs({Placement("training", 499, 1), Placement("training", 499, 100)}))
       << "of any placement";
 }
 
 TEST(Hang, WhatIsNoStepMaySeemIdleForLonger) {
-  for (const char* activity : {"starting", "evaluating", "saving", "loading"}) {
+  for (const char* activity : {"starting", "evaluating", "saving", "loading", "exchanging"}) {
     EXPECT_FALSE(Hangs({Placement(activity, 299, 0.5)})) << activity;
     EXPECT_TRUE(Hangs({Placement(activity, 301, 0.5)})) << activity;
+    EXPECT_FALSE(Hangs({Placement(activity, 499, 100)})) << activity;
+  }
+}
+
+TEST(Hang, OfAFirstStepIsCalledLater) {
+  EXPECT_FALSE(Hangs({Placement("training", 299)})) << "after the validation of grown weights";
+  EXPECT_TRUE(Hangs({Placement("training", 301)}));
+  EXPECT_FALSE(Hangs({Placement("training", 499)}, /*predicted=*/100));
+}
+
+TEST(Hang, IsCalledLaterWhereARankWaitsForADisk) {
+  const auto hangs = [](double silent_seconds) {
+    return Hangs({{"a", "training", silent_seconds, 0.5, "rank 0 sleeping, rank 1 sleeping"},
+                  {"b", "training", silent_seconds, 0.5, "rank 2 waiting for a disk"}});
+  };
+  EXPECT_FALSE(hangs(299));
+  EXPECT_TRUE(hangs(301));
+}
+
+TEST(Hang, LimitsAreGivenAsANumberOrFollowFromTheSteps) {
+  const auto rules = [](const std::string& text) { return *HangRulesOf(text); };
+  EXPECT_EQ(rules("auto").step_seconds, 20);
+  EXPECT_EQ(rules("auto").other_seconds, 300);
+  EXPECT_EQ(rules("2.5").step_seconds, 2.5);
+  EXPECT_EQ(rules("2.5").other_seconds, 12.5);
+  EXPECT_EQ(rules("2.5").step_factor, rules("auto").step_factor);
+  EXPECT_FALSE(Hangs({Placement("training", 1e9, 0.5)}, 0, rules("0"))) << "switched off";
+  EXPECT_FALSE(Hangs({Placement("training", 299, 60)}, 0, rules("5"))) << "steps take as long";
+  for (const char* text : {"", "automatic", "AUTO", "-1", "1000001", "nan", "inf", "5s", " 5"}) {
+    const Result<HangRules> found = HangRulesOf(text);
+    ASSERT_FALSE(found.ok()) << text;
+    EXPECT_THAT(found.status().message(), HasSubstr("neither auto nor seconds")) << text;
   }
 }
 
 TEST(Hang, OneShareThatShowsLifeIsEnough) {
   EXPECT_FALSE(Hangs({Placement("training", 500, 0.5), Placement("training", 1, 0.5)}));
   EXPECT_FALSE(Hangs({Placement("training", 100, 0.5), Placement("saving", 100, 0.5)}));
-  EXPECT_TRUE(Hangs({Placement("training", 500, 0.5), Placement("training", 70, 0.5)}));
+  EXPECT_TRUE(Hangs({Placement("training", 500, 0.5), Placement("training", 25, 0.5)}));
 }
 
 TEST(Hang, IsNotConcludedFromWhatIsNotKnown) {
   EXPECT_FALSE(Hangs({}));
   EXPECT_FALSE(Hangs({Placement("training", 500, 0.5), Placement("", 0)}));
   EXPECT_FALSE(Hangs({Placement("training", std::nan(""), 0.5)}));
-  EXPECT_FALSE(Hangs({Placement("training", 1e9)}, 0, {.least_seconds = 0})) << "switched off";
 }
 
 TEST(OddRank, IsTheOneThatDoesNotWaitAsTheOthersDo) {
@@ -82,7 +116,7 @@ TEST(Hang, IsSaidWithWhoDoesWhat) {
   std::vector<PlacementActivity> placements = {{"a", "training", 75, 0.4, "rank 0 sleeping"},
                                                {"b", "training", 90, 0.4, "rank 1 stopped"}};
   EXPECT_THAT(*FindHang(placements, 0, {}),
-              AllOf(HasSubstr("no step was made for 75 s, at most 60 s are expected (steps took up "
+              AllOf(HasSubstr("no step was made for 75 s, at most 20 s are expected (steps took up "
                               "to 0.4 s)"),
                     HasSubstr("a: training, rank 0 sleeping; b: training, rank 1 stopped; rank 1 "
                               "on worker b seems to be what the others wait for: it is stopped")));

@@ -95,13 +95,13 @@ TEST_F(ServiceStopsTest, RanksThatMakeNoStepAreKilledAndTheJobIsTriedAgain) {
   auto a = Attach("a");
   auto b = Attach("b");
   const std::string id = Train({a, b});
-  Beat(a, {Running(id, 1, "training", 70)});
+  Beat(a, {Running(id, 1, "training", 30)});
   Beat(b, {Running(id, 1, "training", 3)});
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning) << "one of them shows life";
-  ASSERT_TRUE(BeatUntil(b, {Running(id, 1, "training", 65)}, "stop " + id + " 1"));
+  ASSERT_TRUE(BeatUntil(b, {Running(id, 1, "training", 25)}, "stop " + id + " 1"));
   ASSERT_TRUE(a->Saw("stop " + id + " 1"));
   EXPECT_FALSE(a->Saw("stop " + id + " 1 gracefully", milliseconds(1)));
-  EXPECT_TRUE(HasEvent(id, "hung", "no step was made for 65 s"));
+  EXPECT_TRUE(HasEvent(id, "hung", "no step was made for 25 s"));
   EXPECT_EQ(service_->Get(id)->job.reason, Reason::kHung);
   Stopped(a, id, 1);
   Stopped(b, id, 1);
@@ -123,14 +123,14 @@ TEST_F(ServiceStopsTest, AStartWithoutAnySignOfLifeIsEnded) {
 TEST_F(ServiceStopsTest, ACancelKillsRanksThatDoNotStop) {
   auto a = Attach("a");
   const std::string id = Train({a});
-  Beat(a, {Running(id, 1, "training", 30)});
+  Beat(a, {Running(id, 1, "training", 10)});
   std::promise<void> asked;
   service_->Cancel(id, [&](const Result<JobView>&) { asked.set_value(); });
   asked.get_future().get();
   ASSERT_TRUE(a->Saw("stop " + id + " 1 gracefully"));
-  Pass(59, {a}, {Running(id, 1, "training", 89)});
+  Pass(59, {a}, {Running(id, 1, "training", 69)});
   EXPECT_FALSE(HasEvent(id, "kill", ""));
-  Pass(2, {a}, {Running(id, 1, "training", 91)});
+  Pass(2, {a}, {Running(id, 1, "training", 71)});
   for (int i = 0; i < 1000 && !HasEvent(id, "kill", ""); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }

@@ -11,6 +11,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 class ChaosOfRanks : public Chaos {};
@@ -38,25 +40,38 @@ TEST_F(ChaosOfRanks, OneOfFourIsKilled) {
   EXPECT_LE(job.attempts(0).last_step() - job.attempts(1).first_step(), 5);
 }
 
-TEST_F(ChaosOfRanks, OneHangsInACollective) {
-  Cluster cluster({.coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "5"}}, .ranks = kSlowSteps});
-  const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
-  cluster.AwaitStep(id, 12);
-  const std::vector<pid_t> ranks = cluster.RankPids(id);
-  ASSERT_EQ(ranks.size(), 2u);
-  const auto begin = steady_clock::now();
-  kill(ranks.back(), SIGSTOP);
-  ASSERT_TRUE(Eventually(
-      [&] {
-        const v1::Job job = cluster.Get(id);
-        return job.attempts_size() > 0 && job.attempts(0).reason() == v1::HUNG;
-      },
-      seconds(30)))
-      << cluster.LogTails();
-  Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
-  const v1::Job job = ExpectUnharmed(cluster, id);
-  EXPECT_THAT(job.attempts(0).message(), ::testing::HasSubstr("stopped"))
-      << "what each rank did is reported";
+/// The second of two ranks is stopped: the first waits for it in a collective.
+class ChaosOfRanksThatHang : public ChaosOfRanks {
+ protected:
+  static void IsAborted(const Environment& coordinator) {
+    Cluster cluster({.coordinator = coordinator, .ranks = kSlowSteps});
+    const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
+    cluster.AwaitStep(id, 12);
+    const std::vector<pid_t> ranks = cluster.RankPids(id);
+    ASSERT_EQ(ranks.size(), 2u);
+    const auto begin = steady_clock::now();
+    kill(ranks.back(), SIGSTOP);
+    ASSERT_TRUE(Eventually(
+        [&] {
+          const v1::Job job = cluster.Get(id);
+          return job.attempts_size() > 0 && job.attempts(0).reason() == v1::HUNG;
+        },
+        seconds(30)))
+        << cluster.LogTails();
+    Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
+    const v1::Job job = ExpectUnharmed(cluster, id);
+    EXPECT_THAT(job.attempts(0).message(),
+                AllOf(HasSubstr("rank 0 "), HasSubstr("rank 1 "), HasSubstr(" stopped")))
+        << "what each rank did is reported";
+  }
+};
+
+TEST_F(ChaosOfRanksThatHang, IsAbortedByTheLimitThatFollowsFromTheSteps) {
+  IsAborted({});
+}
+
+TEST_F(ChaosOfRanksThatHang, IsAbortedByALimitOfFiveSeconds) {
+  IsAborted({{"WEFT_COORDINATOR_HANG_SECONDS", "5"}});
 }
 
 /// Steps of the checkpoints in the folder that are verified.

@@ -392,9 +392,11 @@ void Attempt::AddActivity(v1::RunningAttempt& running) {
   const std::chrono::nanoseconds now = clock_.Monotonic();
   std::string states;
   const Rank* liveliest = nullptr;
+  double longest_step = 0;
   for (const auto& rank : ranks_) {
     if (rank->ended) continue;
     rank->pulse.Sample(rank->process->pid(), now);
+    longest_step = std::max(longest_step, rank->steps.LongestSeconds());
     states += (states.empty() ? "rank " : ", rank ") + std::to_string(rank->index) + " " +
               rank->pulse.StateText();
     if (liveliest == nullptr ||
@@ -407,7 +409,7 @@ void Attempt::AddActivity(v1::RunningAttempt& running) {
     }
   }
   if (liveliest != nullptr) running.set_silent_seconds(liveliest->pulse.SilentSeconds(now));
-  running.set_longest_step_seconds(longest_step_seconds_);
+  running.set_longest_step_seconds(longest_step);
   running.set_rank_states(states);
 }
 

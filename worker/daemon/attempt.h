@@ -116,6 +116,7 @@ class Attempt {
   void On(Rank& rank, const trainer::CheckpointMessage& message);
   void On(Rank& rank, const trainer::EventMessage& event);
   void On(Rank& rank, const trainer::ActivityMessage& activity);
+  void On(Rank& rank, const trainer::AliveMessage& alive);
   void On(Rank& rank, const trainer::ProfiledMessage& profiled);
   void On(Rank& rank, const trainer::StoreSetMessage& set);
   void On(Rank& rank, const trainer::StoreGetMessage& get);
@@ -155,7 +156,6 @@ class Attempt {
   std::vector<const Rank*> failures_;  // in order, before anything was killed from here
   std::vector<std::string> spec_paths_;
   ProgressRecord progress_;
-  double longest_step_seconds_ = 0;
   double checkpoint_seconds_ = 0;  // what steps waited for, by the first rank here
   double evaluation_seconds_ = 0;
   std::optional<std::chrono::nanoseconds> saving_since_;  // the first rank, with no step after it

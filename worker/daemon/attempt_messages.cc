@@ -40,8 +40,11 @@ void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
 
 void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   rank.pulse.SetActivity("training");
-  longest_step_seconds_ = std::max(longest_step_seconds_, progress.step_seconds);
   const trainer::PhaseTimes& p = progress.phases;
+  // Before this one the state was loaded.
+  if (!progress.rolled_back) {
+    rank.steps.Add(progress.step_seconds - p.checkpoint_stall - p.evaluation);
+  }
   metrics_.ObserveStep(job_id(), rank.index, progress.step_seconds,
                        {{"data", p.data},
                         {"forward", p.forward},
@@ -119,6 +122,10 @@ void Attempt::EndSave(const Rank& rank) {
   if (&rank != ranks_.front().get() || !saving_since_) return;
   checkpoint_seconds_ += ToSeconds(clock_.Monotonic() - *saving_since_);
   saving_since_.reset();
+}
+
+void Attempt::On(Rank& /*rank*/, const trainer::AliveMessage& /*alive*/) {
+  // It is a message, and that is all it says.
 }
 
 void Attempt::On(Rank& /*rank*/, const trainer::ProfiledMessage& profiled) {

@@ -7,6 +7,7 @@
 #include "worker/daemon/attempt.h"
 #include "worker/daemon/rank_process.h"
 #include "worker/daemon/rank_pulse.h"
+#include "worker/daemon/recent_steps.h"
 
 namespace weft::daemon {
 
@@ -17,6 +18,7 @@ struct Attempt::Rank {
 
   int index = 0;
   RankPulse pulse;
+  RecentSteps steps;  // without validation and checkpoints
   std::unique_ptr<RankProcess> process;
   bool ended = false;
   int wait_status = 0;           // set only when the rank ended before it was killed from here

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -53,15 +54,23 @@ void RankPulse::Sample(pid_t pid, Duration now) {
 }
 
 void RankPulse::Take(const ProcessUse& use, Duration now) {
+  if (const Duration unseen = now - sampled_at_ - kLongestGap; unseen > Duration::zero()) {
+    // A message may have come since it was looked at again.
+    life_at_ = std::min(now, life_at_ + unseen);
+    other_life_at_ = std::min(now, other_life_at_ + unseen);
+  }
   const double seconds = ToSeconds(now - sampled_at_);
   const double cpu_seconds = static_cast<double>(use.cpu_ticks - use_.cpu_ticks) /
                              static_cast<double>(sysconf(_SC_CLK_TCK));
-  const bool moves_data =
-      use.page_faults > use_.page_faults || use.io_bytes - use_.io_bytes >= kBusyBytes;
+  const bool reads_pages = use.page_faults > use_.page_faults;
+  const bool moves_data = reads_pages || use.io_bytes - use_.io_bytes >= kBusyBytes;
   if (moves_data) other_life_at_ = now;
   const bool spins = activity_ == "starting" && now - other_life_at_ > longest_spin_;
   const bool computes = cpu_seconds >= kBusyShare * seconds && !spins;
-  if ((moves_data || computes) && activity_ != "training") life_at_ = now;
+  const bool alive = activity_ == "training"     ? reads_pages
+                     : activity_ == "exchanging" ? moves_data
+                                                 : moves_data || computes;
+  if (alive) life_at_ = now;
   use_ = use;
   sampled_at_ = now;
 }

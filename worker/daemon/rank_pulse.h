@@ -23,12 +23,19 @@ struct ProcessUse {
 std::optional<ProcessUse> ReadProcessUse(pid_t pid);
 
 /// When a rank last showed a sign of life. While it trains that is a message, which follows each
-/// step: a rank may wait for a hung peer with a busy processor. In all else it does (starting,
-/// evaluating, saving, loading) the use of processor or disk counts, too; before its first step
-/// that of a processor alone only for so long, as a rank may spin in vain.
+/// step and, in long ones, parts of it; or a page that came from a disk, as on a machine short of
+/// memory. A rank may wait for a hung peer with a busy processor, or while it writes a checkpoint
+/// in the background. While ranks exchange what they learned (exchanging) data that are moved
+/// count, too. In all else (starting, evaluating, saving, loading) so does the use of a processor;
+/// before the first step only for so long, as a rank may spin in vain.
+///
+/// Time in which nobody looked (Take, Sample) does not count as silence beyond kLongestGap: then
+/// this daemon, or the whole machine, was stopped or starved, and the rank probably with it.
 class RankPulse {
  public:
   using Duration = std::chrono::nanoseconds;
+
+  static constexpr std::chrono::seconds kLongestGap{5};
 
   /// `longest_spin`: a start reads, writes or reports more often than this.
   RankPulse(Duration now, Duration longest_spin)

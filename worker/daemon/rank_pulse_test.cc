@@ -5,7 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <thread>
+
+#include "common/clock.h"
 
 namespace weft::daemon {
 namespace {
@@ -15,52 +18,109 @@ using std::chrono::seconds;
 
 constexpr seconds kPatient(1000);
 
-ProcessUse Use(int64_t cpu_ticks, int64_t io_bytes = 0, int64_t page_faults = 0) {
-  return {'S', cpu_ticks, page_faults, io_bytes};
+/// What a process uses in a second.
+struct Rate {
+  double processors = 0;
+  int64_t io_bytes = 0;
+  int64_t page_faults = 0;
+};
+
+/// A pulse that is looked at each second.
+class Watched {
+ public:
+  explicit Watched(seconds longest_spin = kPatient) : pulse(seconds(0), longest_spin) {}
+
+  /// A process goes on at that rate.
+  void Until(int64_t second, const Rate& rate) {
+    while (now_ < second) {
+      ++now_;
+      use_.state = 'S';
+      use_.cpu_ticks += std::llround(rate.processors * static_cast<double>(sysconf(_SC_CLK_TCK)));
+      use_.io_bytes += rate.io_bytes;
+      use_.page_faults += rate.page_faults;
+      pulse.Take(use_, seconds(now_));
+    }
+  }
+  /// Nobody looks until then.
+  void SleepUntil(int64_t second) { now_ = second; }
+  double Silent() const { return pulse.SilentSeconds(seconds(now_)); }
+
+  RankPulse pulse;
+
+ private:
+  ProcessUse use_;
+  int64_t now_ = 0;
+};
+
+constexpr Rate kWaits{.processors = 0.01, .io_bytes = 1000};
+
+TEST(RankPulse, WhileItTrainsMessagesCountAndPagesFromADisk) {
+  Watched rank;
+  rank.pulse.SetActivity("training");
+  rank.Until(10, {.processors = 1, .io_bytes = 1 << 30});
+  EXPECT_EQ(rank.Silent(), 10) << "it may spin while it waits for a peer, and write a checkpoint";
+  rank.pulse.OnMessage(seconds(11));
+  rank.Until(13, kWaits);
+  EXPECT_EQ(rank.Silent(), 2);
+  rank.Until(15, {.page_faults = 1});
+  EXPECT_EQ(rank.Silent(), 0) << "its machine is short of memory";
 }
 
-TEST(RankPulse, WhileItTrainsOnlyMessagesCount) {
-  RankPulse pulse(seconds(0), kPatient);
-  pulse.SetActivity("training");
-  pulse.Take(Use(100000, 1 << 30, 7), seconds(10));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(10)), 10) << "it may spin while it waits for a peer";
-  pulse.OnMessage(seconds(11));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(13)), 2);
+TEST(RankPulse, WhileItExchangesMovedDataCountToo) {
+  Watched rank;
+  rank.pulse.SetActivity("exchanging");
+  rank.Until(10, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 10) << "it may spin while it waits for a peer";
+  rank.Until(11, {.io_bytes = 1 << 20});
+  EXPECT_EQ(rank.Silent(), 0);
 }
 
 TEST(RankPulse, OtherwiseWorkOfProcessorOrDiskCounts) {
-  RankPulse pulse(seconds(0), kPatient);
-  const int64_t second = sysconf(_SC_CLK_TCK);
-  EXPECT_EQ(pulse.activity(), "starting");
-  pulse.Take(Use(second), seconds(2));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(2)), 0);
-  pulse.Take(Use(second, 1000), seconds(4));  // hardly anything: it waits
-  EXPECT_EQ(pulse.SilentSeconds(seconds(4)), 2);
-  pulse.Take(Use(second, 1 << 20), seconds(6));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(6)), 0);
-  pulse.SetActivity("saving");
-  pulse.Take(Use(second, 1 << 20, 1), seconds(8));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(8)), 0);
+  Watched rank;
+  EXPECT_EQ(rank.pulse.activity(), "starting");
+  rank.Until(2, {.processors = 0.5});
+  EXPECT_EQ(rank.Silent(), 0);
+  rank.Until(4, kWaits);
+  EXPECT_EQ(rank.Silent(), 2);
+  rank.Until(6, {.io_bytes = 1 << 20});
+  EXPECT_EQ(rank.Silent(), 0);
+  rank.pulse.SetActivity("saving");
+  rank.Until(8, {.page_faults = 1});
+  EXPECT_EQ(rank.Silent(), 0);
 }
 
 TEST(RankPulse, AStartThatOnlyUsesAProcessorFallsSilentAfterAWhile) {
-  RankPulse pulse(seconds(0), seconds(100));
-  const int64_t ticks = sysconf(_SC_CLK_TCK);
-  pulse.Take(Use(50 * ticks), seconds(50));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(50)), 0);
-  pulse.Take(Use(100 * ticks, 1 << 20), seconds(100));  // it reads something
-  pulse.Take(Use(200 * ticks, 1 << 20), seconds(200));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(200)), 0);
-  pulse.Take(Use(201 * ticks, 1 << 20), seconds(201));
-  pulse.Take(Use(500 * ticks, 1 << 20), seconds(500));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(500)), 300) << "it spins";
-  pulse.OnMessage(seconds(510));
-  pulse.Take(Use(520 * ticks, 1 << 20), seconds(520));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(520)), 0);
+  Watched rank(seconds(100));
+  rank.Until(99, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 0);
+  rank.Until(100, {.processors = 1, .io_bytes = 1 << 20});  // it reads something
+  rank.Until(200, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 0);
+  rank.Until(500, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 300) << "it spins";
+  rank.pulse.OnMessage(seconds(510));
+  rank.Until(520, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 0);
   // Only a start: what comes later has its own reports.
-  pulse.SetActivity("evaluating");
-  pulse.Take(Use(900 * ticks, 1 << 20), seconds(900));
-  EXPECT_EQ(pulse.SilentSeconds(seconds(900)), 0);
+  rank.pulse.SetActivity("evaluating");
+  rank.Until(900, {.processors = 1});
+  EXPECT_EQ(rank.Silent(), 0);
+}
+
+TEST(RankPulse, WhatTheDaemonSleptThroughIsNoSilenceOfTheRank) {
+  Watched rank;
+  rank.pulse.SetActivity("training");
+  rank.Until(3, kWaits);
+  rank.SleepUntil(1000);
+  rank.Until(1001, kWaits);
+  EXPECT_EQ(rank.Silent(), 3 + ToSeconds(RankPulse::kLongestGap));
+  rank.Until(1004, kWaits);
+  EXPECT_EQ(rank.Silent(), 6 + ToSeconds(RankPulse::kLongestGap));
+  // The first thing that is done after a sleep is to read what has come.
+  rank.SleepUntil(2000);
+  rank.pulse.OnMessage(seconds(2000));
+  rank.Until(2002, kWaits);
+  EXPECT_EQ(rank.Silent(), 1);
 }
 
 TEST(RankPulse, FindsAProcessThatSpinsInItsStart) {
@@ -103,9 +163,9 @@ TEST(RankPulse, SeesWhatAProcessDoes) {
   EXPECT_EQ(pulse.StateText(), "running");
   kill(pid, SIGSTOP);
   waitpid(pid, nullptr, WUNTRACED);
-  pulse.Sample(pid, seconds(100));  // what it used before it was stopped
-  pulse.Sample(pid, seconds(200));
-  EXPECT_GE(pulse.SilentSeconds(seconds(200)), 100);
+  for (int second = 2; second <= 12; ++second) pulse.Sample(pid, seconds(second));
+  // The first of these sees what it used before it was stopped.
+  EXPECT_GE(pulse.SilentSeconds(seconds(12)), 10);
   EXPECT_EQ(pulse.StateText(), "stopped");
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);

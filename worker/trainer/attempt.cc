@@ -61,6 +61,7 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
       spec_(spec),
       data_(std::move(data)),
       reporter_(reporter),
+      activity_(reporter),
       store_(store),
       search_(search),
       begin_(steady_clock::now()) {
@@ -169,6 +170,7 @@ Status Attempt::OpenDevice() {
   WEFT_ASSIGN_OR_RETURN(device_, engine::ComputeDevice::Open(options));
   context_ = device_->NewContext();
   context_.seed = static_cast<uint64_t>(spec_.job.train.seed);
+  context_.observer = &activity_;
   return OkStatus();
 }
 

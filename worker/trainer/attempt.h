@@ -23,6 +23,7 @@
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/compute_device.h"
 #include "worker/engine/train/trainer.h"
+#include "worker/trainer/activity_reporter.h"
 #include "worker/trainer/collective_accounts.h"
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/peer_snapshots.h"
@@ -151,13 +152,13 @@ class Attempt {
   void Event(const std::string& level, const std::string& text);
   /// Damaged checkpoints that were passed over.
   void ReportDamaged(const StartPoint& start);
-  /// As ActivityMessage.
-  void ReportActivity(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
+  void ReportActivity(const std::string& activity) { activity_.Report(activity); }
 
   Env& env_;
   AttemptSpec spec_;
   TrainingData data_;
   Reporter& reporter_;
+  ActivityReporter activity_;
   engine::Store& store_;
   const PhaseSearchSpec search_;
   std::optional<engine::ElasticNetwork> elastic_;  ///< None without a search.

@@ -106,13 +106,11 @@ Status Attempt::TakeSnapshot() {
   if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, bad));
   if (bad[0] > 0) return OkStatus();  // the next checkpoint says so
   engine::Stopwatch watch;
-  ReportActivity("saving");
   if (curve_) WEFT_RETURN_IF_ERROR(curve_->Sync());
   WEFT_ASSIGN_OR_RETURN(
       const std::string failed,
       snapshots_->Take(Manifest(), saving_rank(), saving_ranks(), StateToSave(), context_.stream));
   NoteSeconds();
-  ReportActivity("training");
   checkpoint_stall_ += watch.Lap();
   if (!failed.empty() && !snapshot_failed_ && first_rank()) {
     Event("warning",

@@ -89,8 +89,8 @@ double Attempt::FlopsOfSearch(const std::vector<SizeCandidate>& candidates) cons
 
 Result<AttemptOutcome> Attempt::FinishSearch() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
-  WEFT_RETURN_IF_ERROR(CheckState(1));
   ReportActivity("saving");
+  WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(SaveAndWait());
   ReportActivity("evaluating");
   const engine::TrainCounters& counters = trainer_->counters();

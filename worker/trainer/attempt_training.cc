@@ -82,7 +82,9 @@ Result<AttemptOutcome> Attempt::TrainToTheEnd() {
       WEFT_RETURN_IF_ERROR(EvaluateNow());
     }
     if (snapshots_ && IsDue(job.checkpoint.peer_every_steps, last_outer_step, step)) {
+      ReportActivity("saving");
       WEFT_RETURN_IF_ERROR(TakeSnapshot());
+      ReportActivity("training");
     }
     if (SaveIsDue(last_outer_step, step, votes)) {
       ReportActivity("saving");
@@ -240,6 +242,7 @@ Status Attempt::FinishProfile() {
 
 Result<AttemptOutcome> Attempt::Finish() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
+  ReportActivity("saving");  // Of all weights each is looked at, wherever they are.
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
   ReportActivity("saving");

@@ -245,9 +245,18 @@ struct ActivityMessage {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("activity", "A rank begins with starting; every progress message means training.")
-              .OneOf({"training", "evaluating", "saving", "loading"}),
+              .OneOf({"training", "evaluating", "saving", "loading", "exchanging"}),
           self.activity);
   }
+};
+
+/// Part of something long is done: a layer of a pass, the masks of a matrix. Once a second at most;
+/// a rank that waits for others sends none.
+struct AliveMessage {
+  static constexpr std::string_view kName = "alive";
+
+  template <class Self, class Visitor>
+  static void Fields(Self&, Visitor&&) {}
 };
 
 /// From rank 0: the answer to a ProfileRequest.
@@ -389,8 +398,8 @@ struct AbortMessage {
 
 using RankMessage =
     std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
-                 CheckpointMessage, EventMessage, ActivityMessage, ProfiledMessage, StoreSetMessage,
-                 StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
+                 CheckpointMessage, EventMessage, ActivityMessage, AliveMessage, ProfiledMessage,
+                 StoreSetMessage, StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
 using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, ProfileMessage, AbortMessage>;
 
 /// The line of a message, without its line end. Text that is not UTF-8 gets replacement characters.

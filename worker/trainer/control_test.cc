@@ -32,6 +32,8 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
       EvaluationMessage{7, 2.5},
       CheckpointMessage{"failed", 7, "/p", 10, 0.1, 0.2, 0.3, "No space left"},
       ActivityMessage{"saving"},
+      ActivityMessage{"exchanging"},
+      AliveMessage{},
       EventMessage{"warning", "line\nbreak and \"quotes\" and é"},
       profiled,
       StoreSetMessage{1, "rank/0", ToHex(std::string("\0\xff\n", 3))},

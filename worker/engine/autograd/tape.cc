@@ -34,6 +34,7 @@ Status Tape::RunBackward(Context& context) {
       ProfileScope scope(context.profiler, entry.name);
       WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
     }
+    context.MarkProgress();
     if (deferred) WEFT_RETURN_IF_ERROR(RunOverlapped(context));
   }
   return RunOverlapped(context);
@@ -45,6 +46,7 @@ Status Tape::Run(Context& context, std::deque<Entry>& entries) {
     entries.pop_front();
     ProfileScope scope(context.profiler, entry.name);
     WEFT_RETURN_IF_ERROR(entry.backward(context, *this));
+    context.MarkProgress();
   }
   return OkStatus();
 }

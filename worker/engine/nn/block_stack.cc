@@ -49,7 +49,10 @@ BlockStack::BlockStack(ParameterSet* parameters, const BlockStackOptions& option
 }
 
 Status BlockStack::Pack(Context& context, Repack what) {
-  for (TransformerBlock& block : blocks_) WEFT_RETURN_IF_ERROR(block.Pack(context, what));
+  for (TransformerBlock& block : blocks_) {
+    WEFT_RETURN_IF_ERROR(block.Pack(context, what));
+    context.MarkProgress();
+  }
   return OkStatus();
 }
 
@@ -142,6 +145,7 @@ Result<Residual> BlockStack::RunLayer(Context& context, Tape& tape, const RematS
                                       const Residual& x, const Pass& pass) const {
   const int64_t layer = step.first, layers = pass.remat.back().end();
   const int64_t block_index = BlockOf(layer, layers);
+  context.MarkProgress();  // what comes before it is done
   const bool attention = step.kind == RematStep::Kind::kAttention;
   if (operations_ != nullptr && tape.recording()) {
     Note(std::string(attention ? "F_attention" : "F_all") + (step.offloaded() ? "_host" : ""),

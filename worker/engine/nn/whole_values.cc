@@ -116,6 +116,7 @@ Status ForEachUnit(Context& context, const ParameterSet& parameters,
   for (int64_t unit = 0; unit < parameters.units(); ++unit) {
     if (brings != nullptr) WEFT_RETURN_IF_ERROR(brings->Fetch(context, unit, pass));
     WEFT_RETURN_IF_ERROR(fn(unit));
+    context.MarkProgress();
     if (brings != nullptr) WEFT_RETURN_IF_ERROR(brings->Release(unit));
   }
   return OkStatus();

@@ -67,6 +67,7 @@ Result<StepBatches> BatchLoader::Load(const Request& request) {
     loaded.padding_tokens += batch.padding_tokens;
     if (loaded.micro_batches.empty()) loaded.first_targets = batch.target_count;
     loaded.micro_batches.push_back(std::move(tokens));
+    context_->MarkProgress();
   }
   return loaded;
 }

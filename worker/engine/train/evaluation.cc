@@ -127,6 +127,7 @@ Result<int64_t> CountNonFiniteWeights(const Context& context, const ParameterSet
       WEFT_RETURN_IF_ERROR(walk.MoveTo(parameters[i].unit));
       WEFT_RETURN_IF_ERROR(stream.Add(NormTensorOf(parameters.held_value(i).view)));
       WEFT_RETURN_IF_ERROR(stream.EndTensor());
+      context.MarkProgress();
     }
     WEFT_RETURN_IF_ERROR(walk.Finish());
     return stream.sums().non_finite;

@@ -380,6 +380,29 @@ TEST(LocalStepsTest, AStepThatOneRankSkipsCountsForAllAtTheOuterStep) {
   });
 }
 
+/// Keeps at which step an exchange began or ended.
+class Exchanges : public ProgressObserver {
+ public:
+  void OnProgress() override {}
+  void OnExchange(bool begins) override { seen.emplace_back(step, begins); }
+  int64_t step = 0;
+  std::vector<std::pair<int64_t, bool>> seen;
+};
+
+TEST(LocalStepsTest, AnObserverHearsOfExchangesAtOuterSteps) {
+  const MeshCase c = LocalCase(2, 3, 8);
+  RunRanks(2, std::chrono::seconds(60), [&](Collective& world) {
+    MeshRank rank(c, world);
+    Exchanges exchanges;
+    rank.run.context.observer = &exchanges;
+    for (exchanges.step = 1; exchanges.step <= 8; ++exchanges.step) StepOf(*rank.trainer);
+    EXPECT_THAT(exchanges.seen,
+                testing::ElementsAre(testing::Pair(3, true), testing::Pair(3, false),
+                                     testing::Pair(6, true), testing::Pair(6, false),
+                                     testing::Pair(8, true), testing::Pair(8, false)));
+  });
+}
+
 TEST(LocalStepsTest, EachRankSavesItsOptimizerAndGoesOnWithThatOfSomeRank) {
   const MeshCase c = LocalCase(3, 2, 4, "bf16_pure");
   std::vector<std::vector<NamedTensor>> own(3), of_two(3);

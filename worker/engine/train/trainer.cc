@@ -345,6 +345,8 @@ Status Trainer::FinishRound(StepReport& report) {
   const int64_t own_updates = counters_.updates;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
+  // The network between workers may be slow, and so may they.
+  if (context.observer != nullptr) context.observer->OnExchange(true);
   const auto on_learned = [this] {
     Context state = StateContext();
     return techniques_.OnLearned(state);
@@ -355,6 +357,7 @@ Status Trainer::FinishRound(StepReport& report) {
         timed_->Finish([this](std::span<double> values) { return rounds_->SumScalars(values); },
                        own_updates, counters_));
   }
+  if (context.observer != nullptr) context.observer->OnExchange(false);
   weights_.Changed(Repack::kTrained);
   return clock_.Collect(context, report.seconds);
 }

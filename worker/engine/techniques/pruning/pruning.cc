@@ -179,6 +179,7 @@ class Pruning : public Technique {
         WEFT_ASSIGN_OR_RETURN(after, Exchanged(matrix, before, dropped, step));
         WEFT_RETURN_IF_ERROR(SetMask(matrix, after));
       }
+      parts_.context->MarkProgress();
       factory_.MasksChanged(chosen());
       if (!parts_.parameters->Counts(matrix.parameter)) continue;
       for (size_t i = 0; i < after.size(); ++i) {
@@ -382,6 +383,7 @@ class Pruning : public Technique {
     for (size_t m = 0; m < matrices_.size(); ++m) {
       const Matrix& matrix = matrices_[m];
       WEFT_ASSIGN_OR_RETURN(const std::vector<float> scores, scores_of(m));
+      parts_.context->MarkProgress();
       if (global) {
         all.insert(all.end(), scores.begin(), scores.end());
         continue;
