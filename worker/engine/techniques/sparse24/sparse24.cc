@@ -174,7 +174,7 @@ class Sparse24 : public Technique {
                            .parameter = part.parameter,
                            .block = 4});
       }
-      if (factory_.spec().method != "s_ste") continue;
+      if (!HasSoftThresholds(factory_.spec())) continue;
       // Ranks of a pipeline have those of their layers.
       tensors.push_back({.name = kSparse24Scales + name,
                          .view = {part.scale, DType::kF32, {1}},

@@ -48,10 +48,6 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return DecaysWeights(job.train.sparsity); },
      .shown =
          [](const JobSpec& job) { return "train.sparsity.method " + job.train.sparsity.method; }},
-    {.name = "2:4 soft thresholds",
-     .setting = "train.sparsity.method s_ste",
-     .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }},
     {.name = "adapters of sparse weights",
      .setting = "train.sparsity.adapter_rank",
      .asked = [](const JobSpec& job) { return job.train.sparsity.adapter_rank > 0; },
@@ -69,10 +65,9 @@ const Feature kSettings[] = {
      .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
-const Feature& kSoftThreshold = kSettings[2];
-const Feature& kLazyAdapters = kSettings[3];
-const Feature& kKeptMoments = kSettings[4];
-const Feature& kPrunedActivations = kSettings[5];
+const Feature& kLazyAdapters = kSettings[2];
+const Feature& kKeptMoments = kSettings[3];
+const Feature& kPrunedActivations = kSettings[4];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kWait = "adapters stay as they are until their steps begin";
@@ -91,9 +86,6 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kMeshDeterminism, kOtherBits, kOneOfTwo},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kDenseLayersAlone, kDense},
-    {&kSoftThreshold, &kZeroParameters,
-     "thresholds would be of gathered weights, which bf16 products have rounded",
-     "resources.zero_stage 2"},
     // By sequence.
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
@@ -216,10 +208,9 @@ void SetWorkOnWeights(const TrainSpec& train, bool on_cuda, TechniqueProducts& p
   }
   if (!HasSparseProducts(spec)) return;
   // An f32 copy of what is soft.
-  const double soft = spec.method == "s_ste" ? held + 4 : 0;
+  const double soft = HasSoftThresholds(spec) ? held + 4 : 0;
   if (on_cuda) {
-    products.gathered_bytes = PackedOnCudaBytes(train);
-    products.packed_bytes = products.gathered_bytes + soft;
+    products.gathered_bytes = products.packed_bytes = PackedOnCudaBytes(train) + soft;
     return;
   }
   // Both lists go through the columns of four weights twice, in some 30 instructions each time, and
@@ -228,7 +219,7 @@ void SetWorkOnWeights(const TrainSpec& train, bool on_cuda, TechniqueProducts& p
   const double masks = HasBackwardMasks(spec) ? 2 : 1;
   products.gathered_flops = masks * (kFlopsOfLists + kFlopsOfValues);
   products.packed_flops = masks * (searches * kFlopsOfLists + kFlopsOfValues);
-  products.packed_bytes = soft;
+  products.gathered_bytes = products.packed_bytes = soft;
 }
 
 /// TechniqueProducts::brought_bytes: the weights that are searched, as they are held, and on a CUDA
@@ -240,7 +231,7 @@ double BroughtBytes(const TrainSpec& train, double dense_share, bool on_cuda) {
   const auto read = static_cast<double>(DTypeSize(precision.products));
   const int64_t interval = StepsOfMasks(spec);
   const double searched = interval > 0 ? held / static_cast<double>(interval) : 0;
-  const bool rounded = spec.method != "s_ste" && precision.products == DType::kBF16;
+  const bool rounded = !HasSoftThresholds(spec) && precision.products == DType::kBF16;
   if (!on_cuda || rounded) return searched;
   return searched + (1 - dense_share) * (held - read);
 }
@@ -307,7 +298,7 @@ class Sparse24Cost : public TechniqueCost {
     // Sparse tensor cores need two of each four along the side that they sum over. On a CPU the
     // kept weights of any mask are listed.
     products.dense_input_gradients = on_cuda && HasRowMasks(spec) && !HasBackwardMasks(spec);
-    products.copies_weights = spec.method == "s_ste";
+    products.copies_weights = HasSoftThresholds(spec);
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.
     products.copies_gradients =
@@ -334,7 +325,7 @@ class Sparse24Cost : public TechniqueCost {
     // The dense run of the search for the decay.
     if (spec.decay_search_steps > 0 && steps <= spec.decay_search_steps) return std::nullopt;
     // Before there are masks, as in the first part of step, those of the checkpoint keep all.
-    const bool soft = spec.method == "s_ste";
+    const bool soft = HasSoftThresholds(spec);
     if (!soft && steps >= FirstDenseStep(job.train)) return std::nullopt;
     ExportedMask mask{.bits = {kSparse24Masks, ""}};
     if (soft) mask.scale = StateName{kSparse24Scales, ""};
@@ -348,6 +339,10 @@ class Sparse24Cost : public TechniqueCost {
     if (spec.method == "none" || PrunesActivations(spec)) return 0;
     const int64_t interval = StepsOfMasks(spec);
     return interval > 0 ? 1 / static_cast<double>(interval) : 0;
+  }
+
+  bool GathersAsHeld(const TrainSpec& train, const ParameterInfo& weight) const override {
+    return HasSoftThresholds(train.sparsity) && CanBeSparse24(weight);
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
@@ -376,7 +371,7 @@ int64_t FirstDenseStep(const TrainSpec& train) {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   if (PrunesActivations(spec)) return kNever;
   if (!HasSparseProducts(spec)) return 0;
-  if (spec.method == "s_ste" || spec.method == "slope") return kNever;
+  if (HasSoftThresholds(spec) || spec.method == "slope") return kNever;
   const int64_t steps = train.steps - DecaySearchSteps(spec);
   const int64_t dense = std::llround(spec.dense_share * static_cast<double>(steps));
   return dense > 0 ? train.steps - dense : kNever;

@@ -56,15 +56,21 @@ std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const Parame
 /// Shares of the steps between which step switches to masks by itself.
 inline constexpr double kFirstSwitchShare = 0.1, kLastSwitchShare = 0.5;
 
+/// Whether what masks keep shrinks by the third magnitude of its four weights. Such thresholds are
+/// of the weights as they are trained, not as products round them.
+inline bool HasSoftThresholds(const SparsitySpec& spec) {
+  return spec.method == "s_ste";
+}
+
 /// Steps between two searches for masks; 0: there is one.
 inline int64_t StepsOfMasks(const SparsitySpec& spec) {
   if (spec.method == "static" || spec.method == "slope") return 0;
-  return spec.method == "s_ste" ? 1 : spec.mask_interval;
+  return HasSoftThresholds(spec) ? 1 : spec.mask_interval;
 }
 
 /// Whether masks keep two of four in rows alone.
 inline bool HasRowMasks(const SparsitySpec& spec) {
-  return spec.method == "sr_ste" || spec.method == "s_ste" || spec.method == "step" ||
+  return spec.method == "sr_ste" || HasSoftThresholds(spec) || spec.method == "step" ||
          spec.method == "slope";
 }
 

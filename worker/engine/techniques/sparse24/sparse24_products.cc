@@ -29,7 +29,7 @@ Sparse24Products::Sparse24Products(const Sparse24Layer* layer, const Sparse24Mod
     : layer_(layer),
       mode_(mode),
       dense_(layer->layer()),
-      copies_(std::make_shared<SparseCopies>(layer, mode->spec.method == "s_ste", spare)),
+      copies_(std::make_shared<SparseCopies>(layer, HasSoftThresholds(mode->spec), spare)),
       site_(SiteHash(
           ((*layer->layer().parameters)[layer->layer().weight].name + "/2:4 gradient").c_str())) {
   layer->layer().parameters->AddCopies(layer->layer().weight, copies_);
@@ -216,7 +216,7 @@ std::vector<float> Sparse24ProductsFactory::Merged(
 }
 
 Status Sparse24ProductsFactory::ChooseLayers() {
-  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Choose());
+  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Choose(mode_.spec));
   return OkStatus();
 }
 
