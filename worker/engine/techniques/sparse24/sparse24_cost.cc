@@ -90,9 +90,6 @@ const Refusal kSparse24Refusals[] = {
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
      "train.sparsity.gradient_estimate exact, or model.stochastic_depth.mode batch"},
-    {&kGradientEstimates, &kContextParallel,
-     "each rank would have to draw for its part of the tokens",
-     "train.sparsity.gradient_estimate exact"},
     {&kLazyAdapters, &kOffloadOptimizer, kWait, "resources.offload_optimizer none"},
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
@@ -255,7 +252,11 @@ class Sparse24Cost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckSwitch(spec));
     WEFT_RETURN_IF_ERROR(CheckAdapters(job));
     const ModelSpec& model = job.model;
-    if (!model.import_path.empty()) return OkStatus();
+    const bool imported = !model.import_path.empty();
+    if (!imported || job.train.sequence_length > 0) {
+      WEFT_RETURN_IF_ERROR(CheckTokenGroups(job, job.resources.context_parallel));
+    }
+    if (imported) return OkStatus();
     const int64_t ranks = std::max<int64_t>(job.resources.tensor_parallel, 1);
     const std::string parts =
         ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks"
@@ -375,6 +376,19 @@ int64_t FirstDenseStep(const TrainSpec& train) {
   const int64_t steps = train.steps - DecaySearchSteps(spec);
   const int64_t dense = std::llround(spec.dense_share * static_cast<double>(steps));
   return dense > 0 ? train.steps - dense : kNever;
+}
+
+// Each rank has two chunks of a sequence.
+Status CheckTokenGroups(const JobSpec& job, int64_t degree) {
+  const int64_t length = SequenceLength(job), groups = 8 * degree;
+  if (degree <= 1 || !kGradientEstimates.asked(job) || length % groups == 0) return OkStatus();
+  return InvalidError("train.sparsity.gradient_estimate " + job.train.sparsity.gradient_estimate +
+                      " keeps two of four tokens, and the chunks of " + std::to_string(degree) +
+                      " context-parallel ranks cut such fours: sequences have " +
+                      std::to_string(length) + " tokens, not a multiple of " +
+                      std::to_string(groups) + "; hint: train.sequence_length " +
+                      std::to_string(std::max(length / groups, int64_t{1}) * groups) +
+                      ", or gradient_estimate exact");
 }
 
 int64_t FirstAdapterStep(const TrainSpec& train) {

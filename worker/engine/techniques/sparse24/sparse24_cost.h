@@ -6,7 +6,8 @@
 
 #include "common/model/parameter_info.h"
 #include "common/model/parameter_list.h"
-#include "common/spec/train_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/status.h"
 
 namespace weft {
 
@@ -47,6 +48,10 @@ int64_t FirstDenseStep(const TrainSpec& train);
 
 /// The first step of those that train adapters, too; that after the last one where none has any.
 int64_t FirstAdapterStep(const TrainSpec& train);
+
+/// kInvalid where `degree` context-parallel ranks cut the groups of four tokens for which estimates
+/// of gradients are drawn. The sizes of the model are known.
+Status CheckTokenGroups(const JobSpec& job, int64_t degree);
 
 /// The adapters of a sparse `weight` [out, in], "<weight>.adapter_in" A [rank, in] and
 /// "<weight>.adapter_out" B [out, rank]; none where train.sparsity.adapter_rank is 0. Of a

@@ -478,5 +478,21 @@ TEST(Sparse24, RefusesWhatDoesNotFit) {
               HasSubstr("train.sparsity needs a width of the MLP that is a multiple of 4, not 50"));
 }
 
+TEST(Sparse24, RefusesContextParallelRanksThatCutGroupsOfTokens) {
+  JobSpec job = TinyJob();
+  job.data.train = {"a.txt"};
+  job.model.dropout = job.model.attention_dropout = 0;
+  job.train.sparsity.method = "masked_decay";
+  const auto error = [&](int64_t ranks) {
+    job.resources.context_parallel = ranks;
+    return ValidateJob(job).message();
+  };
+  EXPECT_EQ(error(2), "");
+  EXPECT_THAT(error(4), HasSubstr("sequences have 16 tokens, not a multiple of 32; hint: "
+                                  "train.sequence_length 32, or gradient_estimate exact"));
+  job.train.sparsity.gradient_estimate = "exact";
+  EXPECT_EQ(error(4), "");
+}
+
 }  // namespace
 }  // namespace weft::engine
