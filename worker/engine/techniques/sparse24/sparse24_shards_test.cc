@@ -64,15 +64,15 @@ TEST(Sparse24OnShards, RanksWithShardsOfTheParametersHaveTheMasksOfOneRank) {
 }
 
 /// A training that has stopped.
-struct StoppedRun {
+struct SavedRun {
   SavedFiles files;
   TrainCounters counters;
   std::vector<double> losses;
 };
 
 /// Makes `steps` steps from where `before` has stopped; null: from the first one on.
-std::unique_ptr<StoppedRun> RunSteps(const MeshCase& c, StoppedRun* before, int64_t steps) {
-  auto run = std::make_unique<StoppedRun>();
+std::unique_ptr<SavedRun> TrainFor(const MeshCase& c, SavedRun* before, int64_t steps) {
+  auto run = std::make_unique<SavedRun>();
   RunRanks(static_cast<int>(c.ranks()), std::chrono::seconds(60), [&](Collective& world) {
     MeshRank rank(c, world);
     if (before != nullptr) {
@@ -104,16 +104,16 @@ TEST(Sparse24OnShards, TrainingsGoOnFromCheckpointsOfShardsAndOfOneRank) {
     const MeshCase shards = OnShards(job, "fp32");
     MeshCase one = shards.Whole();
     one.plan.zero_stage = 0;
-    const auto all = RunSteps(shards, nullptr, kFirst + kRest);
-    const auto first = RunSteps(shards, nullptr, kFirst);
-    const auto rest = RunSteps(shards, first.get(), kRest);
+    const auto all = TrainFor(shards, nullptr, kFirst + kRest);
+    const auto first = TrainFor(shards, nullptr, kFirst);
+    const auto rest = TrainFor(shards, first.get(), kRest);
     EXPECT_EQ(rest->losses, std::vector<double>(all->losses.begin() + kFirst, all->losses.end()));
     EXPECT_EQ(rest->files.state().tensors, all->files.state().tensors);
 
-    const auto read = RunSteps(one, first.get(), 0);
+    const auto read = TrainFor(one, first.get(), 0);
     EXPECT_EQ(read->files.state().tensors, first->files.state().tensors);
-    EXPECT_EQ(RunSteps(shards, read.get(), 0)->files.state().tensors, first->files.state().tensors);
-    const auto alone = RunSteps(one, first.get(), kRest);
+    EXPECT_EQ(TrainFor(shards, read.get(), 0)->files.state().tensors, first->files.state().tensors);
+    const auto alone = TrainFor(one, first.get(), kRest);
     ASSERT_EQ(alone->losses.size(), rest->losses.size());
     for (size_t step = 0; step < alone->losses.size(); ++step) {
       EXPECT_NEAR(alone->losses[step], rest->losses[step], 2e-5) << step;
