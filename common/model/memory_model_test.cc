@@ -357,5 +357,22 @@ TEST(ShardParameters, GatherWhatIsSearchedForMasksOnceInNSteps) {
   EXPECT_EQ(traffic("static", 4).after_payload, 0) << "before the first pass";
 }
 
+// Of a network of 12 blocks, whose MLPs have 8 width^2 weights each.
+TEST(ShardParameters, GatherWeightsWithSoftThresholdsAsTheyAreHeld) {
+  const auto traffic = [](const std::string& method) {
+    TrainSpec train;
+    train.sparsity.method = method;
+    train.sparsity.mask_interval = 1;
+    return ShardParameters(Gpt2Model(), kBf16Precision, DType::kBF16, 4, 1, 1, 1, train);
+  };
+  const ShardedParameters soft = traffic("s_ste"), rounded = traffic("sr_ste");
+  const int64_t of_block = 8 * Gpt2Model().width * Gpt2Model().width;
+  EXPECT_EQ(soft.forward_payload - rounded.forward_payload, 12 * 2 * of_block);
+  EXPECT_EQ(soft.backward_payload - rounded.backward_payload, 11 * 2 * of_block);
+  EXPECT_EQ(soft.after_payload, rounded.after_payload);
+  EXPECT_EQ(soft.forward_gathers, rounded.forward_gathers) << "together with vectors";
+  EXPECT_EQ(soft.held, rounded.held);
+}
+
 }  // namespace
 }  // namespace weft

@@ -50,6 +50,7 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
     const bool of_experts = expert_ranks > 1 && parameter.expert >= 0;
     const bool quantized = parameter.quantized_words > 0;
     const bool matrix = parameter.matrix() && !quantized;
+    const bool rounded = matrix && !GathersAsHeld(train, parameter);
     const DType type = quantized                   ? DType::kI32
                        : parameter.only_multiplied ? frozen_type
                        : matrix                    ? precision.matrices
@@ -60,14 +61,14 @@ FlatParameters::FlatParameters(const ModelSpec& model, const PrecisionRecipe& pr
       continue;
     }
     const bool of_all = parameter.of_all_blocks;
-    const auto [it, is_new] = found.try_emplace(
-        std::tuple(unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all),
-        flat_parameters_.size());
+    const auto [it, is_new] = found.try_emplace(std::tuple(unit, tied ? last_ : unit, rounded, type,
+                                                           looked_up, trained, of_experts, of_all),
+                                                flat_parameters_.size());
     if (is_new) {
       if (!of_all) of_unit_[static_cast<size_t>(unit)].push_back(flat_parameters_.size());
       if (tied) of_unit_[static_cast<size_t>(last_)].push_back(flat_parameters_.size());
       flat_parameters_.push_back(
-          {unit, tied ? last_ : unit, matrix, type, looked_up, trained, of_experts, of_all});
+          {unit, tied ? last_ : unit, rounded, type, looked_up, trained, of_experts, of_all});
     }
     flat_parameters_[it->second].added_to_last |= of_all || (parameter.of_table && classifies);
     const int64_t elements = quantized ? parameter.quantized_words : parameter.StoredElements();
@@ -125,7 +126,7 @@ int64_t FlatParameters::Held(const FlatParameter& flat) const {
 
 // Bytes of a number as it is gathered for `unit`.
 int64_t FlatParameters::Transfers(const FlatParameter& flat, int64_t unit) const {
-  const bool rounds = flat.matrices && gathered_ == DType::kBF16 && unit > 0;
+  const bool rounds = flat.rounded && gathered_ == DType::kBF16 && unit > 0;
   return rounds ? ElementBytes(DType::kBF16) : Held(flat);
 }
 

@@ -59,7 +59,7 @@ class FlatParameters {
   /// `model` with vocab_size resolved; for one of `tensor` tensor-parallel ranks, in a grid of
   /// `rows`, or one of `expert_ranks` expert-parallel ranks. `gathered` is the type in which
   /// matrices are gathered where that is smaller than the one they are stored in
-  /// (GatheredMatrices). `train`: what techniques read of it (TrainedPasses).
+  /// (GatheredMatrices). `train`: what techniques read of it (TrainedPasses, GathersAsHeld).
   FlatParameters(const ModelSpec& model, const PrecisionRecipe& precision, DType gathered,
                  int64_t tensor = 1, int64_t rows = 1, int64_t expert_ranks = 1,
                  const TrainSpec& train = {});
@@ -72,7 +72,7 @@ class FlatParameters {
   struct FlatParameter {
     int64_t first_unit = 0;
     int64_t last_unit = 0;
-    bool matrices = false;  ///< In numbers, not words.
+    bool rounded = false;  ///< Gathered in `gathered`: matrices in numbers, not words.
     DType type = DType::kF32;
     bool looked_up = false;
     bool trained = false;

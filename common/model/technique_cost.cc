@@ -289,6 +289,12 @@ double TrainedPasses(const ModelSpec& model, const TrainSpec& train) {
   return passes;
 }
 
+bool GathersAsHeld(const TrainSpec& train, const ParameterInfo& weight) {
+  return std::any_of(
+      TechniqueCosts().begin(), TechniqueCosts().end(),
+      [&](const TechniqueCost* technique) { return technique->GathersAsHeld(train, weight); });
+}
+
 std::vector<std::string> TechniquePrecisions() {
   std::vector<std::string> names;
   for (const TechniqueCost* technique : TechniqueCosts()) {

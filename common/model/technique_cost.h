@@ -370,6 +370,12 @@ class TechniqueCost {
   /// worker/engine/nn/parameter_prefetcher.h).
   virtual double TrainedPasses(const ModelSpec&, const TrainSpec&) const { return 0; }
 
+  /// Whether ranks with sharded parameters gather a weight as it is held, also where they send
+  /// others in a smaller type, that of products.
+  virtual bool GathersAsHeld(const TrainSpec&, const ParameterInfo& /*weight*/) const {
+    return false;
+  }
+
   /// Forward passes of each micro-batch besides the one that is differentiated.
   virtual int64_t ScoringPasses(const TrainSpec&) const { return 0; }
 
@@ -438,6 +444,7 @@ ComputedShares ComputedSharesOf(const ModelSpec& model, int64_t sequences = 0);
 ComputedShares ComputedSharesOf(const ModelShape& shape, int64_t sequences);
 bool ChangesBranches(const ModelSpec& model);
 double TrainedPasses(const ModelSpec& model, const TrainSpec& train);
+bool GathersAsHeld(const TrainSpec& train, const ParameterInfo& weight);
 ModelSpec DeepestModel(const ModelSpec& model, const TrainSpec& train);
 /// Points into `train`.
 std::optional<AddedNetwork> AddedNetworkOf(const TrainSpec& train);

@@ -203,18 +203,14 @@ inline const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("sparse24", 2),
        [](JobSpec& job) {
-         job.train.sparsity = {.method = "s_ste", .gradient_estimate = "exact"};
-       }},
-      {FeatureOf("sparse24", 3),
-       [](JobSpec& job) {
          job.train.sparsity.method = "slope";
          job.train.sparsity.adapter_rank = 4;
        }},
-      {FeatureOf("sparse24", 4),
+      {FeatureOf("sparse24", 3),
        [](JobSpec& job) {
          job.train.sparsity = {.method = "step", .gradient_estimate = "exact"};
        }},
-      {FeatureOf("sparse24", 5),
+      {FeatureOf("sparse24", 4),
        [](JobSpec& job) { job.train.sparsity.method = "activations"; }},
       {FeatureOf("gradient_noise_scale"),
        [](JobSpec& job) { job.train.gradient_noise_scale = true; }},

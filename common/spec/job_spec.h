@@ -348,9 +348,12 @@ int64_t DefaultDecaySearchSteps(const JobSpec& job);
 Status ValidateHead(const JobSpec& job);
 
 /// Tokens per sequence, with the default resolved. Of images the patches and the class token.
+inline int64_t SequenceLength(const ModelSpec& model, const TrainSpec& train) {
+  if (model.family == "vit") return ImagePatches(model) + 1;
+  return train.sequence_length > 0 ? train.sequence_length : model.context;
+}
 inline int64_t SequenceLength(const JobSpec& job) {
-  if (job.model.family == "vit") return ImagePatches(job.model) + 1;
-  return job.train.sequence_length > 0 ? job.train.sequence_length : job.model.context;
+  return SequenceLength(job.model, job.train);
 }
 
 }  // namespace weft

@@ -216,6 +216,7 @@ Model::Model(const ModelSpec& spec, const ModelOptions& options)
            .train = TrainOf(options),
            .with_gradients = options.with_gradients,
            .tensor_ranks = options.tensor != nullptr ? &options.tensor->group() : nullptr,
+           .context_ranks = options.context,
            .growth = options.growth ? &*options.growth : nullptr,
            .elastic = options.elastic,
            .logits_source = options.logits_source})) {

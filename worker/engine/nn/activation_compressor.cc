@@ -30,23 +30,10 @@ bool ActivationCompressor::IsTokenShard(int64_t rows) const {
   return ranks != nullptr && ranks->sequence() && rows * ranks->degree() == batch_.count;
 }
 
-std::vector<ActivationCompressor::Span> ActivationCompressor::SpansOf(int64_t rows) const {
+std::vector<RowSpan> ActivationCompressor::SpansOf(int64_t rows) const {
   const int64_t first = IsTokenShard(rows) ? options_.tensor->FirstRow(batch_.count) : 0;
   if (options_.context == nullptr) return {{0, rows, batch_.first_token + first}};
-  const int64_t rank = options_.context->rank(), ranks = options_.context->degree();
-  const int64_t chunk = batch_.length / 2;
-  std::vector<Span> spans;
-  for (int64_t row = 0; row < rows;) {
-    const int64_t sequence = (first + row) / batch_.length, within = (first + row) % batch_.length;
-    const int64_t number = within < chunk ? rank : 2 * ranks - 1 - rank;
-    const int64_t in_chunk = within % chunk;
-    const int64_t count = std::min(chunk - in_chunk, rows - row);
-    const int64_t token =
-        batch_.first_token + sequence * ranks * batch_.length + number * chunk + in_chunk;
-    spans.push_back({row, count, token});
-    row += count;
-  }
-  return spans;
+  return options_.context->SpansOf(first, rows, batch_.length, batch_.first_token);
 }
 
 ColumnPart ActivationCompressor::PartOf(const ColumnPart& part, int64_t columns) const {
@@ -74,10 +61,11 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
   const int64_t run = shared ? columns / here.pieces : 0;
   const int64_t row_words = shared ? here.whole * here.pieces : columns;
   const int64_t own_token = batch_.first_token * std::max<int64_t>(here.rows_of_token, 1);
-  std::vector<Span> spans = own_rows ? std::vector<Span>{{0, rows, own_token}} : SpansOf(rows);
+  std::vector<RowSpan> spans =
+      own_rows ? std::vector<RowSpan>{{0, rows, own_token}} : SpansOf(rows);
   bool whole_groups =
       run % kernels::kQuantizeGroup == 0 && !(own_rows && options_.context != nullptr);
-  for (const Span& span : spans) {
+  for (const RowSpan& span : spans) {
     whole_groups = whole_groups && span.row * columns % kernels::kQuantizeGroup == 0;
   }
   // The golden ratio spreads layers and tensors over the sites of other names.
@@ -95,7 +83,7 @@ Result<SavedTensor> ActivationCompressor::Keep(Context& context, const Tensor& t
   }
   const PhiloxKey key = {context.seed, static_cast<uint32_t>(context.step),
                          SiteHash("saved activation") + place * 0x9e3779b9u};
-  for (const Span& span : spans) {
+  for (const RowSpan& span : spans) {
     const int64_t first = span.row * columns, count = span.rows * columns;
     const int64_t group = first / kernels::kQuantizeGroup, groups = kernels::QuantizeGroups(count);
     WEFT_RETURN_IF_ERROR(kernels::GroupQuantize(

@@ -35,13 +35,7 @@ class ActivationCompressor : public SavedTensorPolicy {
   SavedTensor KeepExactly(Tensor tensor) override;
 
  private:
-  /// Successive rows of a tensor, of successive tokens.
-  struct Span {
-    int64_t row = 0;
-    int64_t rows = 0;
-    int64_t token = 0;  ///< The first, in the global batch.
-  };
-  std::vector<Span> SpansOf(int64_t rows) const;
+  std::vector<RowSpan> SpansOf(int64_t rows) const;
   /// Whether a tensor with `rows` rows holds this rank's part of the tokens (sequence parallelism).
   bool IsTokenShard(int64_t rows) const;
   /// The part that this rank has of a tensor with `columns` columns. An empty `part` is the

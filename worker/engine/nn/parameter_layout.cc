@@ -185,19 +185,20 @@ void ParameterSet::LayOutFlatParameters() {
     const bool trained = std::any_of(begin() + first, begin() + end,
                                      [](const Parameter& p) { return p.trainable(); });
     const int64_t last_unit = LastUnitOf(first);
-    const bool is_matrix = parameter.shape.rank >= 2 && parameter.quantized_words == 0;
+    const bool rounded =
+        parameter.shape.rank >= 2 && parameter.quantized_words == 0 && !parameter.gathered_as_held;
     const bool looked_up = parameter.read_forward_alone();
     const bool of_experts = parameter.of_shared_expert;
     const bool replicated = parameter.replicated;
     const DType dtype = parameter.stored_type();
     const auto [it, is_new] =
-        found.try_emplace(Kind(!trained, parameter.unit, last_unit, is_matrix, dtype, looked_up,
+        found.try_emplace(Kind(!trained, parameter.unit, last_unit, rounded, dtype, looked_up,
                                of_experts, replicated, parameter.of_all_blocks),
                           flat_parameters_.size());
     if (is_new) {
       const int64_t copies = replicated ? ranks_ : of_experts ? expert_ranks() : 1;
       flat_parameters_.push_back({.trained = trained,
-                                  .matrices = is_matrix,
+                                  .rounded = rounded,
                                   .dtype = dtype,
                                   .first_unit = parameter.unit,
                                   .last_unit = last_unit,

@@ -62,6 +62,7 @@ struct Parameter : ParameterAttributes {
   FourBitPart four_bit_part = {};  ///< Of a shard that is quantised.
   bool of_all_blocks = false;      ///< See ParameterList::SetOfAllBlocks.
   bool read_directly = false;      ///< See ParameterList::SetReadDirectly.
+  bool gathered_as_held = false;   ///< See ParameterList::SetGatheredAsHeld.
 
   bool trainable() const { return !frozen; }
 
@@ -284,6 +285,10 @@ class ParameterList {
 
   /// Says that operations read this matrix unpacked, like vectors; they read others packed.
   void SetReadDirectly(int64_t index) { parameters_[index].read_directly = true; }
+
+  /// Says that ranks that shard values gather this matrix as it is held, also where others are sent
+  /// in the type of products. Stacked ones go with the first of them.
+  void SetGatheredAsHeld(int64_t index) { parameters_[index].gathered_as_held = true; }
 
   /// Gives each its type: values are f32, those of matrices `matrices`, unless they are derived,
   /// and of frozen ones that products alone read `frozen`. The list is complete.

@@ -249,7 +249,8 @@ class ParameterSet : public ParameterList {
   struct FlatParameter {
     Range elements = {};         ///< As offsets of gradients; not trained ones follow.
     bool trained = false;        ///< Some of it.
-    bool matrices = false;       ///< Not vectors, which stay f32, and not words (SetFourBit).
+    bool rounded = false;        ///< Gathered in bf16 where products read that: not vectors, words
+                                 ///< (SetFourBit) and what SetGatheredAsHeld names.
     DType dtype = DType::kF32;   ///< As they are held.
     int64_t first_unit = 0;      ///< That uses it.
     int64_t last_unit = 0;       ///< Likewise; others between the two do not.

@@ -32,6 +32,7 @@
 namespace weft::engine {
 
 class Collective;
+class ContextParallel;
 class ProductsFactory;
 struct ElasticNetwork;
 
@@ -40,7 +41,8 @@ struct TechniqueInputs {
   const ModelSpec& model;  ///< Its sizes resolved.
   const TrainSpec& train;  ///< Of a model without training: its precision, and defaults.
   bool with_gradients = true;
-  Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them.
+  Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them,
+  const ContextParallel* context_ranks = nullptr;  ///< as do context-parallel ones.
   /// The parts that growth has added at the start of this training, with masks; null: nothing.
   const MaskedGrowth* growth = nullptr;
   const ElasticNetwork* elastic = nullptr;      ///< As in ModelOptions,

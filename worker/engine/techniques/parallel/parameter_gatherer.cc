@@ -64,7 +64,7 @@ std::vector<size_t> ParameterGatherer::Wanted(int64_t unit, Pass pass) const {
 DType ParameterGatherer::TypeOf(const ParameterSet::FlatParameter& flat, int64_t unit,
                                 Pass pass) const {
   const bool rounds =
-      flat.matrices && products_ == DType::kBF16 && unit > 0 && pass != Pass::kTrained;
+      flat.rounded && products_ == DType::kBF16 && unit > 0 && pass != Pass::kTrained;
   return rounds ? DType::kBF16 : flat.dtype;
 }
 

@@ -14,9 +14,9 @@ namespace weft::engine {
 /// Gathers the sharded values (ParameterSet::ShardValues) unit by unit from all ranks: while one
 /// unit is computed with, the next is under way. Matrices are sent in the type of products where
 /// that is bf16, so that nothing is rounded that products would not round; tables that are looked
-/// up, and vectors, as they are held. Of a unit only these are in memory, and the copies for
-/// products. What one rank alone has stays where it is held, or gets a copy in that type. All ranks
-/// go through the same passes.
+/// up, vectors, and matrices of ParameterList::SetGatheredAsHeld as they are held. Of a unit only
+/// these are in memory, and the copies for products. What one rank alone has stays where it is
+/// held, or gets a copy in that type. All ranks go through the same passes.
 ///
 /// What all blocks compute with (ParameterList::SetOfAllBlocks) is gathered with unit 0, as it is
 /// held, and stays until Forget.

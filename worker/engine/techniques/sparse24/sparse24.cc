@@ -24,8 +24,8 @@ namespace {
 
 class Sparse24 : public Technique {
  public:
-  Sparse24(const TrainSpec& train, Collective* tensor_ranks)
-      : factory_(train.sparsity, tensor_ranks),
+  Sparse24(const TrainSpec& train, const Sparse24Ranks& ranks)
+      : factory_(train.sparsity, ranks),
         first_dense_step_(FirstDenseStep(train)),
         first_adapter_step_(FirstAdapterStep(train)),
         search_(train.sparsity) {
@@ -54,6 +54,7 @@ class Sparse24 : public Technique {
     if (factory_.spec() != parts.job->train.sparsity) {
       return InvalidError("the model was made for another train.sparsity than the job has");
     }
+    WEFT_RETURN_IF_ERROR(CheckTokenGroups(*parts.job, parts.plan->mesh.context));
     parts_ = parts;
     for (const Parameter& parameter : *parts.parameters) {
       adapters_.push_back(parameter.adapter != AdapterSide::kNone);
@@ -174,7 +175,7 @@ class Sparse24 : public Technique {
                            .parameter = part.parameter,
                            .block = 4});
       }
-      if (factory_.spec().method != "s_ste") continue;
+      if (!HasSoftThresholds(factory_.spec())) continue;
       // Ranks of a pipeline have those of their layers.
       tensors.push_back({.name = kSparse24Scales + name,
                          .view = {part.scale, DType::kF32, {1}},
@@ -250,7 +251,10 @@ class Sparse24 : public Technique {
 
 std::unique_ptr<Technique> NewSparse24(const TechniqueInputs& inputs) {
   if (inputs.train.sparsity.method == "none") return nullptr;
-  return std::make_unique<Sparse24>(inputs.train, inputs.tensor_ranks);
+  return std::make_unique<Sparse24>(
+      inputs.train, Sparse24Ranks{.tensor = inputs.tensor_ranks,
+                                  .context = inputs.context_ranks,
+                                  .sequence_length = SequenceLength(inputs.model, inputs.train)});
 }
 
 }  // namespace weft::engine

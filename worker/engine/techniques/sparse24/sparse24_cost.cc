@@ -48,10 +48,6 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return DecaysWeights(job.train.sparsity); },
      .shown =
          [](const JobSpec& job) { return "train.sparsity.method " + job.train.sparsity.method; }},
-    {.name = "2:4 soft thresholds",
-     .setting = "train.sparsity.method s_ste",
-     .asked = [](const JobSpec& job) { return job.train.sparsity.method == "s_ste"; },
-     .shown = [](const JobSpec&) { return std::string("train.sparsity.method s_ste"); }},
     {.name = "adapters of sparse weights",
      .setting = "train.sparsity.adapter_rank",
      .asked = [](const JobSpec& job) { return job.train.sparsity.adapter_rank > 0; },
@@ -69,10 +65,9 @@ const Feature kSettings[] = {
      .shown = [](const JobSpec&) { return std::string("train.sparsity.method activations"); }}};
 const Feature& kGradientEstimates = kSettings[0];
 const Feature& kWeightDecay = kSettings[1];
-const Feature& kSoftThreshold = kSettings[2];
-const Feature& kLazyAdapters = kSettings[3];
-const Feature& kKeptMoments = kSettings[4];
-const Feature& kPrunedActivations = kSettings[5];
+const Feature& kLazyAdapters = kSettings[2];
+const Feature& kKeptMoments = kSettings[3];
+const Feature& kPrunedActivations = kSettings[4];
 
 constexpr std::string_view kDense = "train.sparsity.method none";
 constexpr std::string_view kWait = "adapters stay as they are until their steps begin";
@@ -91,16 +86,10 @@ const Refusal kSparse24Refusals[] = {
     {&kSparse24, &kMeshDeterminism, kOtherBits, kOneOfTwo},
     {&kSparse24, &kLocalSteps, "ranks would have other masks than each other", kDense},
     {&kSparse24, &kExperts, kDenseLayersAlone, kDense},
-    {&kSoftThreshold, &kZeroParameters,
-     "thresholds would be of gathered weights, which bf16 products have rounded",
-     "resources.zero_stage 2"},
     // By sequence.
     {&kGradientEstimates, &StochasticDepthTechniqueCost().settings().front(),
      "estimates are drawn by position in the whole batch",
      "train.sparsity.gradient_estimate exact, or model.stochastic_depth.mode batch"},
-    {&kGradientEstimates, &kContextParallel,
-     "each rank would have to draw for its part of the tokens",
-     "train.sparsity.gradient_estimate exact"},
     {&kLazyAdapters, &kOffloadOptimizer, kWait, "resources.offload_optimizer none"},
     {&kLazyAdapters, &kWholeTensorOptimizer, kWait, "optimizer.name adamw"},
     {&kLazyAdapters, &kScheduleFree, kWait, "optimizer.name adamw"},
@@ -216,10 +205,9 @@ void SetWorkOnWeights(const TrainSpec& train, bool on_cuda, TechniqueProducts& p
   }
   if (!HasSparseProducts(spec)) return;
   // An f32 copy of what is soft.
-  const double soft = spec.method == "s_ste" ? held + 4 : 0;
+  const double soft = HasSoftThresholds(spec) ? held + 4 : 0;
   if (on_cuda) {
-    products.gathered_bytes = PackedOnCudaBytes(train);
-    products.packed_bytes = products.gathered_bytes + soft;
+    products.gathered_bytes = products.packed_bytes = PackedOnCudaBytes(train) + soft;
     return;
   }
   // Both lists go through the columns of four weights twice, in some 30 instructions each time, and
@@ -228,7 +216,7 @@ void SetWorkOnWeights(const TrainSpec& train, bool on_cuda, TechniqueProducts& p
   const double masks = HasBackwardMasks(spec) ? 2 : 1;
   products.gathered_flops = masks * (kFlopsOfLists + kFlopsOfValues);
   products.packed_flops = masks * (searches * kFlopsOfLists + kFlopsOfValues);
-  products.packed_bytes = soft;
+  products.gathered_bytes = products.packed_bytes = soft;
 }
 
 /// TechniqueProducts::brought_bytes: the weights that are searched, as they are held, and on a CUDA
@@ -240,7 +228,7 @@ double BroughtBytes(const TrainSpec& train, double dense_share, bool on_cuda) {
   const auto read = static_cast<double>(DTypeSize(precision.products));
   const int64_t interval = StepsOfMasks(spec);
   const double searched = interval > 0 ? held / static_cast<double>(interval) : 0;
-  const bool rounded = spec.method != "s_ste" && precision.products == DType::kBF16;
+  const bool rounded = !HasSoftThresholds(spec) && precision.products == DType::kBF16;
   if (!on_cuda || rounded) return searched;
   return searched + (1 - dense_share) * (held - read);
 }
@@ -264,7 +252,11 @@ class Sparse24Cost : public TechniqueCost {
     WEFT_RETURN_IF_ERROR(CheckSwitch(spec));
     WEFT_RETURN_IF_ERROR(CheckAdapters(job));
     const ModelSpec& model = job.model;
-    if (!model.import_path.empty()) return OkStatus();
+    const bool imported = !model.import_path.empty();
+    if (!imported || job.train.sequence_length > 0) {
+      WEFT_RETURN_IF_ERROR(CheckTokenGroups(job, job.resources.context_parallel));
+    }
+    if (imported) return OkStatus();
     const int64_t ranks = std::max<int64_t>(job.resources.tensor_parallel, 1);
     const std::string parts =
         ranks > 1 ? " on each of resources.tensor_parallel " + std::to_string(ranks) + " ranks"
@@ -307,7 +299,7 @@ class Sparse24Cost : public TechniqueCost {
     // Sparse tensor cores need two of each four along the side that they sum over. On a CPU the
     // kept weights of any mask are listed.
     products.dense_input_gradients = on_cuda && HasRowMasks(spec) && !HasBackwardMasks(spec);
-    products.copies_weights = spec.method == "s_ste";
+    products.copies_weights = HasSoftThresholds(spec);
     products.fuses_gates = products.dense_share == 0 && spec.adapter_rank == 0;
     // Sparse tensor cores do not multiply f32, so that the estimate is stored.
     products.copies_gradients =
@@ -334,7 +326,7 @@ class Sparse24Cost : public TechniqueCost {
     // The dense run of the search for the decay.
     if (spec.decay_search_steps > 0 && steps <= spec.decay_search_steps) return std::nullopt;
     // Before there are masks, as in the first part of step, those of the checkpoint keep all.
-    const bool soft = spec.method == "s_ste";
+    const bool soft = HasSoftThresholds(spec);
     if (!soft && steps >= FirstDenseStep(job.train)) return std::nullopt;
     ExportedMask mask{.bits = {kSparse24Masks, ""}};
     if (soft) mask.scale = StateName{kSparse24Scales, ""};
@@ -348,6 +340,10 @@ class Sparse24Cost : public TechniqueCost {
     if (spec.method == "none" || PrunesActivations(spec)) return 0;
     const int64_t interval = StepsOfMasks(spec);
     return interval > 0 ? 1 / static_cast<double>(interval) : 0;
+  }
+
+  bool GathersAsHeld(const TrainSpec& train, const ParameterInfo& weight) const override {
+    return HasSoftThresholds(train.sparsity) && CanBeSparse24(weight);
   }
 
   std::vector<TechniqueMetric> Metrics() const override {
@@ -376,10 +372,23 @@ int64_t FirstDenseStep(const TrainSpec& train) {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   if (PrunesActivations(spec)) return kNever;
   if (!HasSparseProducts(spec)) return 0;
-  if (spec.method == "s_ste" || spec.method == "slope") return kNever;
+  if (HasSoftThresholds(spec) || spec.method == "slope") return kNever;
   const int64_t steps = train.steps - DecaySearchSteps(spec);
   const int64_t dense = std::llround(spec.dense_share * static_cast<double>(steps));
   return dense > 0 ? train.steps - dense : kNever;
+}
+
+// Each rank has two chunks of a sequence.
+Status CheckTokenGroups(const JobSpec& job, int64_t degree) {
+  const int64_t length = SequenceLength(job), groups = 8 * degree;
+  if (degree <= 1 || !kGradientEstimates.asked(job) || length % groups == 0) return OkStatus();
+  return InvalidError("train.sparsity.gradient_estimate " + job.train.sparsity.gradient_estimate +
+                      " keeps two of four tokens, and the chunks of " + std::to_string(degree) +
+                      " context-parallel ranks cut such fours: sequences have " +
+                      std::to_string(length) + " tokens, not a multiple of " +
+                      std::to_string(groups) + "; hint: train.sequence_length " +
+                      std::to_string(std::max(length / groups, int64_t{1}) * groups) +
+                      ", or gradient_estimate exact");
 }
 
 int64_t FirstAdapterStep(const TrainSpec& train) {

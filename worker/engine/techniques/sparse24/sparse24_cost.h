@@ -6,7 +6,8 @@
 
 #include "common/model/parameter_info.h"
 #include "common/model/parameter_list.h"
-#include "common/spec/train_spec.h"
+#include "common/spec/job_spec.h"
+#include "common/status.h"
 
 namespace weft {
 
@@ -48,6 +49,10 @@ int64_t FirstDenseStep(const TrainSpec& train);
 /// The first step of those that train adapters, too; that after the last one where none has any.
 int64_t FirstAdapterStep(const TrainSpec& train);
 
+/// kInvalid where `degree` context-parallel ranks cut the groups of four tokens for which estimates
+/// of gradients are drawn. The sizes of the model are known.
+Status CheckTokenGroups(const JobSpec& job, int64_t degree);
+
 /// The adapters of a sparse `weight` [out, in], "<weight>.adapter_in" A [rank, in] and
 /// "<weight>.adapter_out" B [out, rank]; none where train.sparsity.adapter_rank is 0. Of a
 /// tensor-parallel rank's part of the weight, the parts that go with it.
@@ -56,15 +61,21 @@ std::vector<ParameterInfo> LazyAdaptersOf(const SparsitySpec& spec, const Parame
 /// Shares of the steps between which step switches to masks by itself.
 inline constexpr double kFirstSwitchShare = 0.1, kLastSwitchShare = 0.5;
 
+/// Whether what masks keep shrinks by the third magnitude of its four weights. Such thresholds are
+/// of the weights as they are trained, not as products round them.
+inline bool HasSoftThresholds(const SparsitySpec& spec) {
+  return spec.method == "s_ste";
+}
+
 /// Steps between two searches for masks; 0: there is one.
 inline int64_t StepsOfMasks(const SparsitySpec& spec) {
   if (spec.method == "static" || spec.method == "slope") return 0;
-  return spec.method == "s_ste" ? 1 : spec.mask_interval;
+  return HasSoftThresholds(spec) ? 1 : spec.mask_interval;
 }
 
 /// Whether masks keep two of four in rows alone.
 inline bool HasRowMasks(const SparsitySpec& spec) {
-  return spec.method == "sr_ste" || spec.method == "s_ste" || spec.method == "step" ||
+  return spec.method == "sr_ste" || HasSoftThresholds(spec) || spec.method == "step" ||
          spec.method == "slope";
 }
 

@@ -21,8 +21,8 @@ constexpr int64_t kSide = 4;
 
 }  // namespace
 
-Status Sparse24Layer::Choose() {
-  const ParameterSet& parameters = *layer_.parameters;
+Status Sparse24Layer::Choose(const SparsitySpec& spec) {
+  ParameterSet& parameters = *layer_.parameters;
   chosen_ = true;
   for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
     const Parameter& weight = parameters[i];
@@ -32,6 +32,10 @@ Status Sparse24Layer::Choose() {
                         weight.name + " is " + std::to_string(weight.shape[0]) + " x " +
                         std::to_string(weight.shape[1]) +
                         " on this rank; hint: resources.tensor_parallel, model.mlp_width");
+  }
+  if (!chosen_ || !HasSoftThresholds(spec)) return OkStatus();
+  for (int64_t i = layer_.weight; i < layer_.weight + layer_.outputs; ++i) {
+    parameters.SetGatheredAsHeld(i);
   }
   return OkStatus();
 }
@@ -67,7 +71,7 @@ Status Sparse24Layer::FindMask(Context& context, const SparsitySpec& spec,
   WEFT_ASSIGN_OR_RETURN(const WeightOnDevice brought, WeightOnDevice::Of(context, layer_, held));
   const TensorView& weight = brought.view();
   Changed();
-  if (spec.method == "s_ste" && scale_ == 0) {
+  if (HasSoftThresholds(spec) && scale_ == 0) {
     WEFT_RETURN_IF_ERROR(FindScale(context, weight, tensor_ranks));
   }
   if (!HasRowMasks(spec)) {

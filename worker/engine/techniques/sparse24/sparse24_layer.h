@@ -27,7 +27,7 @@ class Sparse24Layer {
 
   /// Says whether the weight is to be sparse, once it is known what is trained. kInvalid where its
   /// sizes do not allow it.
-  Status Choose();
+  Status Choose(const SparsitySpec& spec);
   /// Allocates the masks of a weight that is.
   Status Allocate(Context& context, const SparsitySpec& spec);
 

@@ -29,7 +29,7 @@ Sparse24Products::Sparse24Products(const Sparse24Layer* layer, const Sparse24Mod
     : layer_(layer),
       mode_(mode),
       dense_(layer->layer()),
-      copies_(std::make_shared<SparseCopies>(layer, mode->spec.method == "s_ste", spare)),
+      copies_(std::make_shared<SparseCopies>(layer, HasSoftThresholds(mode->spec), spare)),
       site_(SiteHash(
           ((*layer->layer().parameters)[layer->layer().weight].name + "/2:4 gradient").c_str())) {
   layer->layer().parameters->AddCopies(layer->layer().weight, copies_);
@@ -98,11 +98,21 @@ std::vector<Sparse24Products::DrawnColumns> Sparse24Products::ColumnsIn(
   return drawn;
 }
 
+// Rows of context-parallel ranks follow each other chunk by chunk.
+std::vector<RowSpan> Sparse24Products::SpansOf(const OutputGradient& dy) const {
+  const int64_t rows = dy.dy.shape().Rows();
+  const Sparse24Ranks& ranks = mode_->ranks;
+  if (ranks.context == nullptr) return {{0, rows, dy.first_row}};
+  const int64_t length = ranks.sequence_length / ranks.context->degree();
+  return ranks.context->SpansOf(0, rows, length, dy.first_row);
+}
+
 Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, const Tensor& dy,
-                                           const DrawnColumns& drawn, int64_t first_row,
+                                           const DrawnColumns& drawn, const RowSpan& span,
                                            const WeightGradientTarget& target) const {
   const LinearLayer& layer = layer_->layer();
-  const Tensor columns = dy.Columns(target.column + drawn.column, drawn.columns);
+  const Tensor columns =
+      dy.Rows(span.row, span.rows).Columns(target.column + drawn.column, drawn.columns);
   kernels::MvueArgs draws = {
       .x = {},
       .y = {},
@@ -110,7 +120,7 @@ Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, co
                                                             : kernels::MvueDraw::kMinimumVariance,
       .key = {context.seed, static_cast<uint32_t>(context.step), site_},
       // Sequences whose length is no multiple of 4 share draws at their ends.
-      .first_row = first_row / kSide * kSide,
+      .first_row = span.token / kSide * kSide,
       .first_column = drawn.first_column};
   for (int64_t i = layer.weight; i < layer.weight + layer.outputs; ++i) {
     draws.all_columns += (*layer.parameters)[i].logical_shape()[0];
@@ -118,10 +128,10 @@ Status Sparse24Products::EstimatedGradient(Context& context, const Tensor& x, co
   TensorView dweight = target.dweight;
   dweight.data = dweight.As<float>() + drawn.column * dweight.row_stride;
   dweight.shape = {drawn.columns, dweight.shape[1]};
-  kernels::SparseBackwardWeightArgs args = {.x = x,
+  kernels::SparseBackwardWeightArgs args = {.x = x.Rows(span.row, span.rows),
                                             .dy = columns,
                                             .dweight = dweight,
-                                            .accumulate = target.accumulate,
+                                            .accumulate = target.accumulate || span.row > 0,
                                             .estimate = &draws};
   Tensor estimate;
   if (StoresEstimates(context.stream.device, columns.dtype())) {
@@ -170,7 +180,9 @@ Status Sparse24Products::WholeGradient(Context& context, const Tensor& x, const 
   for (const WeightGradientTarget& to : targets) {
     if (to.dweight) {
       for (const DrawnColumns& drawn : ColumnsIn(to)) {
-        WEFT_RETURN_IF_ERROR(EstimatedGradient(context, x, dy.dy, drawn, dy.first_row, to));
+        for (const RowSpan& span : SpansOf(dy)) {
+          WEFT_RETURN_IF_ERROR(EstimatedGradient(context, x, dy.dy, drawn, span, to));
+        }
       }
     }
     if (!to.dbias) continue;
@@ -216,7 +228,7 @@ std::vector<float> Sparse24ProductsFactory::Merged(
 }
 
 Status Sparse24ProductsFactory::ChooseLayers() {
-  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Choose());
+  for (const auto& layer : layers_) WEFT_RETURN_IF_ERROR(layer->Choose(mode_.spec));
   return OkStatus();
 }
 
@@ -242,7 +254,7 @@ Status Sparse24ProductsFactory::FindMasks(Context& context) {
   const auto of_unit = [&](int64_t unit) -> Status {
     for (const auto& layer : layers_) {
       if (!layer->mask() || parameters[layer->layer().weight].unit != unit) continue;
-      WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec, tensor_ranks_));
+      WEFT_RETURN_IF_ERROR(layer->FindMask(context, mode_.spec, mode_.ranks.tensor));
     }
     return OkStatus();
   };

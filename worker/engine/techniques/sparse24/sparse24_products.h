@@ -9,6 +9,7 @@
 #include "common/spec/train_spec.h"
 #include "kernels/sparse24_mvue/sparse24_mvue.h"
 #include "worker/engine/comm/collective.h"
+#include "worker/engine/nn/context_parallel.h"
 #include "worker/engine/nn/dense_products.h"
 #include "worker/engine/nn/products.h"
 #include "worker/engine/techniques/sparse24/sparse24_cost.h"
@@ -17,9 +18,17 @@
 
 namespace weft::engine {
 
+/// The ranks that have other parts of what products read; they outlive these.
+struct Sparse24Ranks {
+  Collective* tensor = nullptr;              ///< Tensor-parallel ones, or none.
+  const ContextParallel* context = nullptr;  ///< Context-parallel ones, or none,
+  int64_t sequence_length = 0;               ///< and the tokens of a sequence, of all of them.
+};
+
 /// What the layers of a model have in common.
 struct Sparse24Mode {
   SparsitySpec spec;
+  Sparse24Ranks ranks = {};
   bool sparse = false;   ///< Products are, from the next Pack on.
   bool adapters = true;  ///< They count in passes, of weights that have any.
 };
@@ -54,9 +63,11 @@ class Sparse24Products : public WeightProducts {
     int64_t column, columns, first_column;
   };
   std::vector<DrawnColumns> ColumnsIn(const WeightGradientTarget& target) const;
-  /// The gradient of the weight of these columns.
+  /// Rows of the gradient that draw together.
+  std::vector<RowSpan> SpansOf(const OutputGradient& dy) const;
+  /// The gradient of the weight of these columns, from these rows.
   Status EstimatedGradient(Context& context, const Tensor& x, const Tensor& dy,
-                           const DrawnColumns& drawn, int64_t first_row,
+                           const DrawnColumns& drawn, const RowSpan& span,
                            const WeightGradientTarget& target) const;
   /// WeightGradient of the whole of W.
   Status WholeGradient(Context& context, const Tensor& x, const OutputGradient& dy,
@@ -72,9 +83,8 @@ class Sparse24Products : public WeightProducts {
 /// Makes the products of MLPs sparse, and has their masks.
 class Sparse24ProductsFactory : public ProductsFactory {
  public:
-  /// `tensor_ranks`: the tensor-parallel ranks, or null; outlives this.
-  explicit Sparse24ProductsFactory(const SparsitySpec& spec, Collective* tensor_ranks = nullptr)
-      : mode_{spec}, tensor_ranks_(tensor_ranks) {}
+  explicit Sparse24ProductsFactory(const SparsitySpec& spec, const Sparse24Ranks& ranks = {})
+      : mode_{spec, ranks} {}
 
   const SparsitySpec& spec() const { return mode_.spec; }
 
@@ -120,7 +130,6 @@ class Sparse24ProductsFactory : public ProductsFactory {
 
  private:
   Sparse24Mode mode_;
-  Collective* tensor_ranks_;
   SpareSparseCopies spare_;
   std::vector<std::unique_ptr<Sparse24Layer>> layers_;
 };

@@ -12,6 +12,7 @@
 
 #include "worker/engine/techniques/sparse24/sparse24_products.h"
 #include "worker/engine/techniques/sparse24/sparse24_testing.h"
+#include "worker/engine/testing/context_run.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
 
@@ -280,6 +281,35 @@ TEST(Sparse24, EveryMicroBatchDrawsForItsOwnRows) {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += one[i];
   }
   EXPECT_LT(Distance(sum, whole.Gradients()), 2e-5);
+}
+
+// Their chunks are whole groups of four tokens.
+TEST(Sparse24, ContextParallelRanksDrawForTheirOwnTokens) {
+  for (const char* estimate : {"minimum_variance", "sequential"}) {
+    for (const ModelSpec& model : {TinyModel(), Llama()}) {
+      MeshCase c{JobOf({.method = "masked_decay",
+                        .decay = 0.01,
+                        .mask_interval = 2,
+                        .gradient_estimate = estimate},
+                       6),
+                 TinyPlan("fp32", 2, 2)};
+      c.job.model = model;
+      c.job.model.context = 32;
+      c.job.model.dropout = c.job.model.attention_dropout = 0;
+      c.job.optimizer.learning_rate = 1e-3;
+      const MeshOutcome whole = TrainOnMesh(c).front();
+      const std::vector<std::pair<const char*, MeshCase>> meshes = {
+          {"ring 2", WithContext(c, 2)},
+          {"ring 4", WithContext(c, 4)},
+          {"ulysses 2", WithContext(c, 2, "ulysses")},
+          {"ring 2, zero 3", WithZero(WithContext(c, 2), 3)},
+          {"ring 2 x tensor 2 with sequence", WithTensor(WithContext(c, 2), 2, true)}};
+      for (const auto& [name, mesh] : meshes) {
+        SCOPED_TRACE(model.family + ", " + estimate + ", " + name);
+        ExpectFollows(TrainOnMesh(mesh), whole, 2e-5, 1e-4);
+      }
+    }
+  }
 }
 
 }  // namespace
