@@ -66,7 +66,7 @@ class Attempt {
     bool fenced = false;
     int64_t profile_steps = 0;
     bool save = false;
-    int64_t membership = 0;  ///< Newest that rank 0 was told of; 0 where ranks stay.
+    int64_t membership = 0;  ///< Newest that rank 0 knows of; 0 where ranks stay.
   };
 
   bool first_rank() const { return spec_.rank == 0; }

@@ -95,7 +95,7 @@ Result<bool> Attempt::Regroup(int64_t least) {
     // A connection that does not come is one of a group that is not there yet.
     const bool lost = group_ == nullptr || !group_->Health().ok();
     if (regrouped.status().code() != StatusCode::kUnavailable || !lost) return regrouped;
-    if (peers_->members().membership < least) return regrouped;  // none was told of in time
+    if (peers_->members().membership < least) return regrouped;  // none came in time
     Event("warning", "ranks could not come together: " + regrouped.status().message());
     least = peers_->members().membership + 1;
   }

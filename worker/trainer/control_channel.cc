@@ -124,15 +124,15 @@ void ControlChannel::OnLine(std::string_view line) {
 
 void ControlChannel::WatchMembership(std::function<void(const MembershipMessage&)> told) {
   const std::lock_guard lock(membership_mutex_);
-  told_ = std::move(told);
-  if (told_ && membership_) told_(*membership_);
+  membership_watcher_ = std::move(told);
+  if (membership_watcher_ && membership_) membership_watcher_(*membership_);
 }
 
 void ControlChannel::OnMembership(MembershipMessage membership) {
   const std::lock_guard lock(membership_mutex_);
   if (membership_ && membership.number <= membership_->number) return;  // it came before
   membership_ = std::move(membership);
-  if (told_) told_(*membership_);
+  if (membership_watcher_) membership_watcher_(*membership_);
 }
 
 void ControlChannel::WriteLoop() {

@@ -55,9 +55,9 @@ class ControlChannel : public Reporter, public engine::Store {
   std::atomic<int64_t> profile_steps_{0};
   std::atomic<int64_t> next_request_{1};
 
-  std::mutex membership_mutex_;  ///< Guards what follows, also while it is told.
+  std::mutex membership_mutex_;  ///< Guards what follows, also during a call of the watcher.
   std::optional<MembershipMessage> membership_;
-  std::function<void(const MembershipMessage&)> told_;
+  std::function<void(const MembershipMessage&)> membership_watcher_;
 
   std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable changed_;

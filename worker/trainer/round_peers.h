@@ -28,7 +28,7 @@ class RoundPeers {
 
   const engine::RoundMembers& members() const { return members_; }
 
-  /// The number of the newest membership that was told of.
+  /// The number of the newest membership that is known.
   int64_t newest() const;
 
   /// A store of the present membership, for what its ranks do together besides the group. Get gives
@@ -48,7 +48,7 @@ class RoundPeers {
   Result<bool> Await(int64_t least, bool joins);
 
   /// Joins the group of the present membership; `options` says all but rank and size. kUnavailable
-  /// also when a newer membership is told of meanwhile.
+  /// also when a newer membership comes meanwhile.
   Result<std::unique_ptr<engine::Collective>> Connect(engine::CollectiveOptions options);
 
  private:
@@ -73,8 +73,7 @@ class RoundPeers {
   Reporter& reporter_;
   engine::Store& attempt_store_;
 
-  mutable std::mutex mutex_;  ///< Guards what follows, of which the caller's thread alone changes
-                              ///< members_.
+  mutable std::mutex mutex_;  ///< Guards what follows. The caller's thread alone changes members_.
   std::condition_variable changed_;
   engine::RoundMembers members_;
   std::optional<MembershipMessage> newest_;

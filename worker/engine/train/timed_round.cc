@@ -145,13 +145,13 @@ Status TimedRound::Exchange(const std::function<Status(std::span<double>)>& sum,
   const auto rank = static_cast<size_t>(PlaceAmong(present().members, present().number));
   told[2 * of_round + rank] = D(own_updates);
   WEFT_RETURN_IF_ERROR(sum(told));
-  told_ = std::move(told);
+  exchanged_ = std::move(told);
   return OkStatus();
 }
 
 void TimedRound::Finish(TrainCounters& counters) {
   const size_t of_round = members_.members.size();
-  const std::span<const double> told(told_);
+  const std::span<const double> told(exchanged_);
   const auto local_steps = told.first(of_round), seconds = told.subspan(of_round, of_round);
   const auto updates = told.subspan(2 * of_round);
 

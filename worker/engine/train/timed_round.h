@@ -102,12 +102,12 @@ class TimedRound {
 
   const Options options_;
   UnreadSequences unread_{{0}};
-  int64_t sequences_ = 0;  ///< Trained on before this round, by all.
+  int64_t sequences_ = 0;                     ///< Trained on before this round, by all.
   RoundMembers members_;                      ///< Of the round.
   std::optional<RoundMembers> next_members_;  ///< Of the next one, where others come together.
   std::vector<double> speeds_;                ///< Of members_.
   int64_t outer_steps_ = 0;
-  std::vector<double> told_;  ///< See Exchange: by member of the round, then by present rank.
+  std::vector<double> exchanged_;  ///< See Exchange: by member of the round, then by present rank.
 
   ShareOrder order_;
   int64_t given_ = 0;  ///< Shares that order_ has given.
