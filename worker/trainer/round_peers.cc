@@ -10,7 +10,7 @@ namespace {
 constexpr std::chrono::minutes kPatience(10);
 /// It is asked so often whether it is of any use to wait on.
 constexpr std::chrono::milliseconds kSlice(500);
-/// Ranks may be amid a step when the others come together.
+/// Ranks may be amid a round when the others come together, and then in their step.
 constexpr std::chrono::minutes kConnectPatience(5);
 
 }  // namespace
@@ -87,7 +87,7 @@ Result<std::unique_ptr<engine::Collective>> RoundPeers::Connect(
     engine::CollectiveOptions options) {
   options.rank = static_cast<int>(engine::PlaceAmong(members_.members, members_.number));
   options.size = static_cast<int>(members_.members.size());
-  options.connect_timeout = kConnectPatience;
+  options.connect_timeout = options.timeout + kConnectPatience;
   const auto set = [this](bool connecting) {
     const std::lock_guard lock(mutex_);
     connecting_ = connecting;

@@ -239,14 +239,14 @@ struct Meeting {
 };
 
 TEST(RoundPeers, SurvivorsMakeTheOuterStepAndANewRankGoesOnWithThem) {
-  constexpr double kRate = 0.6;
+  constexpr double kRate = 0.6, kMomentum = 0.8;
   constexpr int64_t kSteps = 6;
   MeshCase c{TinyJob(kBatch), TinyPlan("fp32", 1, kShare)};
   c.plan.mesh.data = 3;
   c.job.train.steps = kSteps;
   c.job.train.local_round_seconds = 1000;
   c.job.train.outer_learning_rate = kRate;
-  c.job.train.outer_momentum = 0;
+  c.job.train.outer_momentum = kMomentum;
   c.job.schedule.kind = "constant";
   const std::vector<int64_t> first = {0, 1, 2}, then = {0, 1, 3};
   const std::vector<int> local_steps = {3, 1, 2};
@@ -305,7 +305,7 @@ TEST(RoundPeers, SurvivorsMakeTheOuterStepAndANewRankGoesOnWithThem) {
   for (size_t i = 0; i < start[0].size(); ++i) {
     const double before = start[0][i];
     const double delta = (3 * (before - learned[0][i]) + (before - learned[1][i])) / 4;
-    off += std::pow(before - kRate * delta - static_cast<double>(after[0][i]), 2);
+    off += std::pow(before - kRate * (1 + kMomentum) * delta - static_cast<double>(after[0][i]), 2);
     far += std::pow(delta, 2);
   }
   EXPECT_GT(far, 0);
