@@ -195,6 +195,10 @@ ExitCode DescribeJob(const Session& session, const std::string& id, const std::s
     }
     out << '\n';
     DescribePlan(attempt.plan(), out);
+    if (attempt.membership() > 0) {
+      out << "  membership:  " << attempt.membership()
+          << " (ranks come and go; weft job events says when)\n";
+    }
     if (p.step() > 0 && !attempt.has_ended_at() && p.step_seconds() > 0) {
       out << "  measured:    " << HumanDuration(p.step_seconds()) << " per step\n";
     }

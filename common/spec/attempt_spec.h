@@ -40,6 +40,8 @@ struct AttemptSpec {
   GrowthStart start;
   double mean_seconds_between_failures = 0;
   std::string memory_dir;
+  int64_t membership = 0;
+  bool joins = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -75,6 +77,15 @@ struct AttemptSpec {
                 "Folder in the memory of the worker's machine, for snapshots; empty: there is "
                 "none."),
           self.memory_dir);
+    visit(Field("membership",
+                "Of an attempt whose ranks come and go between outer steps: number of the newest "
+                "one when this rank started; 0: its ranks stay.")
+              .Range(0, 1e12),
+          self.membership);
+    visit(Field("joins",
+                "The attempt runs already. `rank` is then the number of this rank, which may be "
+                "more than world_size."),
+          self.joins);
   }
 };
 

@@ -30,6 +30,7 @@ v1::Attempt AttemptMessage(const AttemptRecord& attempt) {
   *message.mutable_plan() = ToProto<v1::Plan>(attempt.plan);
   if (attempt.first_step) message.set_first_step(*attempt.first_step);
   message.set_last_step(attempt.last_step);
+  message.set_membership(attempt.membership);
   return message;
 }
 
@@ -239,6 +240,18 @@ v1::StartAttempt ToMessage(const StartOrder& order) {
   message.set_world_size(static_cast<int32_t>(order.plan.rank_workers.size()));
   message.set_run_dir(order.run_dir);
   message.set_mean_seconds_between_failures(order.mean_seconds_between_failures);
+  message.set_membership(order.membership);
+  message.set_joins(order.joins);
+  return message;
+}
+
+v1::Membership ToMessage(const MembershipOrder& order) {
+  v1::Membership message;
+  message.set_job_id(order.job_id);
+  message.set_epoch(order.epoch);
+  message.set_number(order.number);
+  for (int64_t rank : order.ranks) message.add_ranks(static_cast<int32_t>(rank));
+  for (int64_t rank : order.gone) message.add_gone(static_cast<int32_t>(rank));
   return message;
 }
 
@@ -287,6 +300,7 @@ Result<std::vector<RunningAttempt>> FromMessage(
     for (int i = 0; i < std::min(item.ranks_size(), item.rank_busy_seconds_size()); ++i) {
       attempts.back().paces.push_back({item.ranks(i), "", item.rank_busy_seconds(i)});
     }
+    attempts.back().membership = item.membership();
   }
   return attempts;
 }

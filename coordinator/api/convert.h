@@ -18,6 +18,7 @@ v1::Checkpoint ToMessage(const CheckpointRecord& checkpoint);
 v1::JobEvent ToMessage(const EventRecord& event);
 v1::LogLine ToMessage(const LogRecord& line);
 v1::StartAttempt ToMessage(const StartOrder& order);
+v1::Membership ToMessage(const MembershipOrder& order);
 v1::MeasureLink ToMessage(const LinkOrder& order);
 v1::AttemptState ToMessage(PlacementEvent event);
 

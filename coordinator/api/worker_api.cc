@@ -123,6 +123,12 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
+  void SetMembership(const MembershipOrder& order) override {
+    v1::CoordinatorMessage message;
+    *message.mutable_membership() = ToMessage(order);
+    Send(std::move(message));
+  }
+
   void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) override {
     v1::CoordinatorMessage message;
     v1::AttemptAck& ack = *message.mutable_attempt_ack();

@@ -5,9 +5,11 @@
 #include <map>
 
 #include "common/clock.h"
+#include "common/spec/elastic_ranks.h"
 #include "common/spec/phases.h"
 #include "coordinator/recovery/job_change.h"
 #include "coordinator/recovery/ledger.h"
+#include "coordinator/recovery/peers.h"
 
 namespace weft::coordinator {
 namespace {
@@ -107,9 +109,11 @@ std::string GaveUp(const Change& change, const JobRecord& job, const AttemptReco
 void CloseAttempt(Change& change, double now) {
   AttemptRecord& attempt = *change.attempt();
   JobRecord& job = change.job();
-  bool finished = std::all_of(
-      attempt.placements.begin(), attempt.placements.end(),
-      [](const auto& placement) { return placement.state == PlacementState::kFinished; });
+  bool finished =
+      std::all_of(attempt.placements.begin(), attempt.placements.end(), [](const auto& placement) {
+        return placement.state == PlacementState::kFinished ||
+               placement.part != PlacementPart::kMember;
+      });
   const bool last = change.phase() + 1 == PhaseCount(job.spec);
   const JobEvent end = last ? JobEvent::kFinished : JobEvent::kPhaseFinished;
   if (finished && change.Fire(end) == JobOutcome::kMove) {
@@ -222,6 +226,7 @@ Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, do
   attempt.epoch = job.last_epoch;
   attempt.started_at = now;
   attempt.plan = plan;
+  attempt.membership = RanksComeAndGo(job.spec, plan) ? 1 : 0;
   attempt.times = TimesOfNext(current.attempt ? &*current.attempt : nullptr, job.progress);
   std::map<std::string, std::vector<int64_t>> ranks;
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
@@ -270,12 +275,18 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
         job.summary_json = report.summary_json;
         change.SaveJob();  // the job itself moves only when the last worker has finished
       }
+      StopOthers(change);
       break;
-    case PlacementEvent::kFailed:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kRankDied : report.reason, text,
-                now);
+    case PlacementEvent::kFailed: {
+      const Reason why = report.reason == Reason::kNone ? Reason::kRankDied : report.reason;
+      if (!GoOnWithout(change, *placement, why, text)) Interrupt(change, why, text, now);
       break;
+    }
     case PlacementEvent::kStopped:
+      if (placement->part != PlacementPart::kMember) {
+        (void)GoOnWithout(change, *placement, Reason::kNone, text);
+        break;
+      }
       // Unasked, because the worker drains: all ranks agreed to stop, and some may still be saving.
       // Only where its ranks never started have the others nothing to save, and wait in vain.
       if (!change.SaveAndStop(JobEvent::kDrain, "drain", Reason::kDrained,
@@ -285,10 +296,11 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
         change.StopRanks(false);
       }
       break;
-    case PlacementEvent::kLost:
-      Interrupt(change, report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason, text,
-                now);
+    case PlacementEvent::kLost: {
+      const Reason why = report.reason == Reason::kNone ? Reason::kWorkerLost : report.reason;
+      if (!GoOnWithout(change, *placement, why, text)) Interrupt(change, why, text, now);
       break;
+    }
   }
   if (IsGone(next)) {
     change.RemoveIntent(report.worker_id, report.epoch, IntentKind::kStop);

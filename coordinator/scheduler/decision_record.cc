@@ -100,7 +100,7 @@ std::vector<HeldJob> HeldFromJson(const Json& json) {
 /// What a pass decided, as it is compared, without its last `left_out` waits.
 Json DecisionsToJson(const SchedulerDecisions& decisions, size_t left_out = 0) {
   Json starts = Json::array(), preemptions = Json::array(), resizes = Json::array(),
-       waits = Json::array();
+       joins = Json::array(), waits = Json::array();
   for (const StartDecision& start : decisions.starts) {
     starts.push_back({start.job_id, PlaceOf(start.plan)});
   }
@@ -111,17 +111,23 @@ Json DecisionsToJson(const SchedulerDecisions& decisions, size_t left_out = 0) {
     resizes.push_back(
         {resize.job_id, resize.for_job, PlaceOf(resize.change.plan), resize.change.why});
   }
+  for (const JoinDecision& join : decisions.joins) joins.push_back({join.job_id, join.worker_id});
   for (size_t i = 0; i + left_out < decisions.waits.size(); ++i) {
     const WaitDecision& wait = decisions.waits[i];
     waits.push_back({wait.job_id, Name(wait.reason), wait.message, OrNull(wait.start_in_seconds)});
   }
-  return {{"starts", starts}, {"preemptions", preemptions}, {"resizes", resizes}, {"waits", waits}};
+  return {{"starts", starts},
+          {"preemptions", preemptions},
+          {"resizes", resizes},
+          {"joins", joins},
+          {"waits", waits}};
 }
 
 /// "starts[2]: recorded ..., now ..."; empty: they are equal.
 std::string FirstDifference(const Json& recorded, const Json& now) {
-  for (const char* kind : {"starts", "preemptions", "resizes", "waits"}) {
-    const Json& before = recorded.at(kind);
+  for (const char* kind : {"starts", "preemptions", "resizes", "joins", "waits"}) {
+    // In records of earlier versions nobody joined.
+    const Json before = recorded.value(kind, Json::array());
     const Json& after = now.at(kind);
     for (size_t i = 0; i < std::max(before.size(), after.size()); ++i) {
       const Json one = i < before.size() ? before[i] : Json();
@@ -221,7 +227,8 @@ Json PassWriter::Active(const ActiveJob& job, Json& added) {
                       history.undone,
                       history.most_compute,
                       history.ran_out_of_memory,
-                      history.replanned});
+                      history.replanned,
+                      OrNull(running.no_peers_on)});
 }
 
 std::string PassWriter::Write(const SchedulerSnapshot& snapshot, const PlanAnswers& answers,
@@ -357,6 +364,9 @@ Status PassReplay::Run(std::string_view line) {
       running.history.most_compute = row.at(20);
       running.history.ran_out_of_memory = row.at(21);
       running.history.replanned = row.at(22);
+      if (row.size() > 23 && !row.at(23).is_null()) {
+        running.no_peers_on = row.at(23).get<std::set<std::string>>();
+      }
     }
     PlanAnswers answers;
     for (const Json& answer : pass.at("plans")) {

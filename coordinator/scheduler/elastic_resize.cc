@@ -35,6 +35,7 @@ std::string Words(const Plan& from, const Plan& to, double gain, const char* by)
 }  // namespace
 
 bool MayScaleUp(const RunningJob& job, const ScaleUpRules& rules) {
+  if (job.no_peers_on) return false;  // ranks join it as it runs
   if (rules.after_seconds <= 0 || job.went_back || !job.saved || job.step_seconds <= 0)
     return false;
   const bool shrunk = ComputeOf(*job.plan) < job.history.most_compute;

@@ -140,6 +140,8 @@ class SchedulingPass {
   void Grow(int64_t shares, const RankedJob* before);
   /// Whether that job does.
   bool GrowOne(const RankedActive& active, int64_t shares, const RankedJob* before);
+  /// Has ranks join the job where there is room for one, within `bounds`. False: none does.
+  bool JoinPeers(const RankedActive& active, const SizeBounds& bounds);
   /// The larger plan of a job within `bounds`; `others`: what its queue holds without it.
   std::optional<PlanChange> LargerPlan(const RankedActive& active, SizeBounds bounds,
                                        const QueueTree& others) const;

@@ -398,6 +398,40 @@ std::optional<PlanChange> SchedulingPass::LargerPlan(const RankedActive& active,
   return FindScaleUp(growing, steady, room, snapshot_.rules.scale_up, plan_);
 }
 
+bool SchedulingPass::JoinPeers(const RankedActive& active, const SizeBounds& bounds) {
+  const RunningJob& job = active.job->job;
+  const size_t queue = active.turn.queue;
+  Plan one = *job.plan;
+  one.mesh.data = 1;
+  one.rank_devices.clear();
+  // Those that start to join are not in the plan yet.
+  std::set<std::string> held(job.plan->rank_workers.begin(), job.plan->rank_workers.end());
+  int64_t ranks = std::ssize(job.plan->rank_workers);
+  for (const std::string& id : *job.no_peers_on) ranks += held.contains(id) ? 0 : 1;
+  const size_t before = decisions_.joins.size();
+  for (const WorkerProfile& worker : snapshot_.cluster.workers) {
+    if (job.no_peers_on->contains(worker.worker_id)) continue;
+    if (bounds.max_ranks > 0 && ranks >= bounds.max_ranks) break;
+    if (bounds.most_cores && (ranks + 1) * one.threads_per_rank > *bounds.most_cores) break;
+    one.rank_workers = {worker.worker_id};
+    const ComputeAmount amount = AmountOf(one);
+    if (holding_.LimitedBy(queue, amount) != nullptr) break;
+    if (!free_.Fits(one) || !LeavesReservation(one, active.seconds_left)) continue;
+    if (reservation_ &&
+        !(active.seconds_left > 0 && active.seconds_left <= reservation_->seconds)) {
+      reservation_->left.Take(one);
+    }
+    free_.Take(one);
+    outlook_.pool.Take(one);
+    part_.reset();
+    holding_.Take(queue, amount);
+    held_.Take(queue, amount);
+    ++ranks;
+    decisions_.joins.push_back({active.job->id, worker.worker_id});
+  }
+  return decisions_.joins.size() > before;
+}
+
 bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const RankedJob* before) {
   const RunningJob& job = active.job->job;
   const bool devices = OnDevices(*job.plan);
@@ -408,9 +442,11 @@ bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const R
     return false;
   }
   if ((devices ? free_.total().gpus : free_.total().cores) < 1) return false;
-  if (!active.job->may_stop || !MayScaleUp(job, snapshot_.rules.scale_up)) return false;
+  const bool joins = job.no_peers_on.has_value();
+  if (!active.job->may_stop || !(joins || MayScaleUp(job, snapshot_.rules.scale_up))) return false;
   const std::optional<SizeBounds> bounds = BoundsOfGrowth(active, shares, before != nullptr);
   if (!bounds) return false;
+  if (joins) return JoinPeers(active, *bounds);
   ++growing_;
   QueueTree holding = holding_;
   holding.Give(queue, AmountOf(*job.plan));

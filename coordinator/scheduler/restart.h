@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/spec/job_spec.h"
@@ -41,6 +42,8 @@ struct RunningJob {
   std::optional<double> start_seconds;  ///< The longest from dispatch to the first step.
   bool saved = false;                   ///< It has a verified checkpoint.
   bool went_back = false;               ///< It grew, and FindScaleBack found it slower.
+  /// Its ranks come and go without a restart: workers on which none is to join; nullopt: they stay.
+  std::optional<std::set<std::string>> no_peers_on = {};
 };
 
 /// A better plan, and how much better in words: "2 to 4 ranks: 1.8 times as fast by the plan".

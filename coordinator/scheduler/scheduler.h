@@ -132,6 +132,12 @@ struct ResizeDecision {
   std::string for_job;  ///< Which starts on what this one gives up; empty: it grows.
 };
 
+/// A rank joins a running job, which goes on meanwhile.
+struct JoinDecision {
+  std::string job_id;
+  std::string worker_id;
+};
+
 /// Why a job waits.
 struct WaitDecision {
   std::string job_id;
@@ -154,6 +160,7 @@ struct SchedulerDecisions {
   std::vector<StartDecision> starts;
   std::vector<PreemptDecision> preemptions;
   std::vector<ResizeDecision> resizes;
+  std::vector<JoinDecision> joins;
   std::vector<WaitDecision> waits;
   /// Sizes that this pass has learnt, for QueuedJob::size of the next ones.
   std::vector<std::pair<std::string, JobSize>> sizes;

@@ -31,7 +31,8 @@ int64_t NumberOf(std::string_view name) {
 }
 
 bool DecidesSomething(const SchedulerDecisions& decisions) {
-  return !decisions.starts.empty() || !decisions.preemptions.empty() || !decisions.resizes.empty();
+  return !decisions.starts.empty() || !decisions.preemptions.empty() ||
+         !decisions.resizes.empty() || !decisions.joins.empty();
 }
 
 }  // namespace

@@ -103,10 +103,13 @@ struct LiveJob {
     if (current.job.spec.phases.empty()) return;
     own_phase = std::make_unique<const JobSpec>(PlannedJobOfPhase(current.job.spec, current.phase));
   }
-  LedgerAccount account;                       ///< Of the attempts that have ended.
-  Ledger counted;                              ///< What of its time the metrics have.
-  StragglerWatch straggler;                    ///< Of the newest attempt.
-  std::chrono::nanoseconds straggler_from{0};  ///< Not looked for before.
+  LedgerAccount account;                                 ///< Of the attempts that have ended.
+  Ledger counted;                                        ///< What of its time the metrics have.
+  StragglerWatch straggler;                              ///< Of the newest attempt.
+  std::chrono::nanoseconds straggler_from{0};            ///< Not looked for before.
+  std::optional<std::chrono::nanoseconds> peer_left_at;  ///< A rank last left the attempt.
+  /// Since then all its ranks wait to come together anew.
+  std::optional<std::chrono::nanoseconds> peers_wait_from;
 };
 
 }  // namespace weft::coordinator

@@ -61,6 +61,16 @@ Metrics::Metrics()
                      .Help("Running jobs stopped at a checkpoint to go on by another plan.")
                      .Register(*registry_)
                      .Add({})),
+      peers_joined_(BuildCounter()
+                        .Name("weft_coord_peers_joined_total")
+                        .Help("Ranks that joined a running attempt.")
+                        .Register(*registry_)
+                        .Add({})),
+      peers_left_(BuildCounter()
+                      .Name("weft_coord_peers_left_total")
+                      .Help("Ranks that left a running attempt, which went on.")
+                      .Register(*registry_)
+                      .Add({})),
       pending_(BuildGauge()
                    .Name("weft_coord_pending_jobs")
                    .Help("Queued jobs, by queue and what they wait for.")

@@ -33,6 +33,9 @@ class Metrics {
   void JobFinished(const std::string& queue, JobState outcome, Reason reason);
   /// Stopped at a checkpoint to go on by another plan.
   void JobReplanned() { replanned_.Increment(); }
+  /// Ranks that came to a running attempt, or left one that went on.
+  void PeerJoined() { peers_joined_.Increment(); }
+  void PeerLeft() { peers_left_.Increment(); }
   /// Jobs that wait, by queue and what they wait for: all of them.
   void SetPending(const std::map<std::pair<std::string, Reason>, int64_t>& counts);
   void QueueWaited(const std::string& queue, double seconds);
@@ -102,6 +105,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& finished_;
   prometheus::Family<prometheus::Counter>& transitions_;
   prometheus::Counter& replanned_;
+  prometheus::Counter& peers_joined_;
+  prometheus::Counter& peers_left_;
   prometheus::Family<prometheus::Gauge>& pending_;
   std::mutex pending_mutex_;  ///< Guards what follows.
   std::map<std::pair<std::string, Reason>, prometheus::Gauge*> pending_series_;

@@ -343,6 +343,10 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       const Plan* instead = AfterFailedTrial(live.current.job.spec, attempt, live.tried);
       if (instead != nullptr) live.next_plan = *instead;
     }
+    if (live.current.attempt && live.current.attempt->epoch == attempt.epoch &&
+        attempt.membership > 0) {
+      PeersChanged(live, *live.current.attempt, change);
+    }
     live.current.attempt = attempt;
     ShowTimes(live);
     SetPlaced(attempt);

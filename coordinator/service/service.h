@@ -344,6 +344,21 @@ class Service {
   /// that was reported before.
   void NoteRollback(const LiveJob& live, int64_t epoch, int64_t last_step);
 
+  // service_peers.cc: attempts whose ranks come and go. On the loop.
+  /// What a worker says of its ranks of such an attempt.
+  void SeePeer(LiveJob& live, const std::string& worker_id, const PlacementRecord& placement,
+               const RunningAttempt& item);
+  /// Has members come together anew when all of them wait for that and none is lost.
+  void CheckPeersMeet(LiveJob& live, const RunningAttempt& item);
+  void TellMembership(const AttemptRecord& attempt, const std::string& worker_id);
+  /// The newest attempt, which was as `before`, has changed.
+  void PeersChanged(LiveJob& live, const AttemptRecord& before, const Transaction& change);
+  /// Workers on which no rank is to join the job; nullopt: its ranks stay.
+  std::optional<std::set<std::string>> NoPeersOn(const LiveJob& live) const;
+  void Join(const JoinDecision& join);
+  /// Whether the job becomes smaller by ranks that leave.
+  bool ShrinkByPeers(const ResizeDecision& resize);
+
   // service_ledger.cc: where the time of jobs goes. On the loop.
   /// What the worker of rank 0 reports of the steps.
   void SeeTimes(LiveJob& live, const RunningAttempt& item);

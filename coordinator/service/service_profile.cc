@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "coordinator/recovery/peers.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -34,9 +35,10 @@ Status Service::StartProfile(const std::string& id_or_prefix, int64_t steps, Pro
                          call.job_id + " --for RUNNING");
   }
   const AttemptRecord& attempt = *it->second->current.attempt;
-  auto placement = std::find_if(
-      attempt.placements.begin(), attempt.placements.end(),
-      [](const auto& s) { return std::find(s.ranks.begin(), s.ranks.end(), 0) != s.ranks.end(); });
+  auto placement = std::find_if(attempt.placements.begin(), attempt.placements.end(),
+                                [&](const PlacementRecord& each) {
+                                  return !each.ranks.empty() && HasFirstRank(attempt, each);
+                                });
   auto session = placement == attempt.placements.end() ? sessions_.end()
                                                        : sessions_.find(placement->worker_id);
   if (session == sessions_.end() || session->second.link == nullptr) {

@@ -78,6 +78,7 @@ RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   job.start_seconds = live.start_seconds;
   job.saved = live.progress.checkpoint_step.has_value();
   job.went_back = live.went_back;
+  job.no_peers_on = NoPeersOn(live);
   return job;
 }
 

@@ -58,6 +58,8 @@ double ErrorRatio(double measured, double predicted) {
 
 std::optional<RunRecord> Service::RunOf(const LiveJob& live, const AttemptRecord& attempt,
                                         const std::string& summary_json) const {
+  // What was measured of several numbers of ranks says nothing of a plan for one.
+  if (attempt.membership > 1) return std::nullopt;
   RunRecord run;
   run.job_id = attempt.job_id;
   run.epoch = attempt.epoch;

@@ -68,6 +68,7 @@ void Service::StartQueued() {
   for (const StartDecision& start : decisions.starts) Dispatch(start);
   for (const PreemptDecision& preemption : decisions.preemptions) Preempt(preemption);
   for (const ResizeDecision& resize : decisions.resizes) Resize(resize);
+  for (const JoinDecision& join : decisions.joins) Join(join);
   ShowWaits(decisions.waits);
   CountQueues();
   if (!decisions.starts.empty()) queue_waits_ = true;
@@ -145,6 +146,7 @@ void Service::Resize(const ResizeDecision& resize) {
     before = BeforeScaleUp{live.current.attempt->plan, live.steps.MedianSeconds()};
   } else {
     live_.at(resize.for_job)->promised = true;
+    if (ShrinkByPeers(resize)) return;
   }
   Replan(resize.job_id, resize.change, [before](LiveJob& stopping) {
     stopping.before = before;
@@ -220,8 +222,11 @@ void Service::Deliver(const IntentRecord& intent) {
     order.run_dir = current.job.run_dir;
     order.mean_seconds_between_failures = MeanSecondsBetweenFailures(current.attempt->plan);
     for (const PlacementRecord& placement : current.attempt->placements) {
-      if (placement.worker_id == intent.worker_id) order.ranks = placement.ranks;
+      if (placement.worker_id != intent.worker_id) continue;
+      order.ranks = placement.ranks;
+      order.joins = placement.part == PlacementPart::kJoining;
     }
+    order.membership = current.attempt->membership;
     link.Start(order);
   }
   (void)Failpoint("coordinator.dispatch.after_send");

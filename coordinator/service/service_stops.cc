@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/recovery/peers.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -69,8 +70,11 @@ void Service::DrainJobsOn(const std::string& worker_id) {
     Change(
         job_id,
         [this, epoch = it->second->current.attempt->epoch, worker_id](const JobCase& current) {
-          return DrainAttempt(current, epoch, "worker " + worker_id + " drains",
-                              clock_.UnixSeconds());
+          const std::string why = "worker " + worker_id + " drains";
+          const double now = clock_.UnixSeconds();
+          return MaySpare(current, epoch, worker_id)
+                     ? LetPeersGo(current, epoch, {worker_id}, why, now)
+                     : DrainAttempt(current, epoch, why, now);
         },
         [](const Status&) {}, true);
   }

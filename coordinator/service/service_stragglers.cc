@@ -17,6 +17,8 @@ void Service::CheckStraggler(const std::string& job_id) {
   const auto it = live_.find(job_id);
   if (it == live_.end() || it->second->current.job.state != JobState::kRunning) return;
   LiveJob& live = *it->second;
+  // Peers of any speed are welcome where they come and go.
+  if (live.current.attempt->membership > 0) return;
   if (clock_.Monotonic() < live.straggler_from) return;
   live.straggler_from = clock_.Monotonic() + kLookEvery;
   const AttemptRecord& attempt = *live.current.attempt;

@@ -10,6 +10,7 @@
 #include "common/spec/check_profile.h"
 #include "common/spec/phases.h"
 #include "common/version.h"
+#include "coordinator/recovery/peers.h"
 #include "coordinator/service/run_folder.h"
 #include "coordinator/service/service.h"
 
@@ -31,6 +32,21 @@ const PlacementRecord* FindPlacement(const JobCase& current, int64_t epoch,
     if (placement.worker_id == worker_id && !IsGone(placement.state)) return &placement;
   }
   return nullptr;
+}
+
+/// Whether the report is of ranks that take part in the attempt, and were not to leave it.
+bool IsMember(const JobCase& current, const PlacementReport& report) {
+  const PlacementRecord* placement = FindPlacement(current, report.epoch, report.worker_id);
+  return placement == nullptr || placement->part == PlacementPart::kMember;
+}
+
+/// Whose lines the log of a worker has, of an attempt whose ranks come and go.
+std::string LogSource(const AttemptRecord& attempt, const std::string& worker_id) {
+  for (const PlacementRecord& placement : attempt.placements) {
+    if (placement.worker_id != worker_id || placement.ranks.empty()) continue;
+    return worker_id + "#" + std::to_string(placement.ranks.front());
+  }
+  return worker_id;
 }
 
 /// Whether ranks of that attempt, the newest one, are or were on the worker.
@@ -201,7 +217,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     live.placements[worker_id].listed_at = clock_.Monotonic();
     live.placements[worker_id].activity = item.activity;
     live.placements[worker_id].paces = item.paces;
-    if (!placement->ranks.empty() && placement->ranks.front() == 0) SeeTimes(live, item);
+    const bool first = HasFirstRank(*live.current.attempt, *placement);
+    if (first && !placement->ranks.empty()) SeeTimes(live, item);
     JobState state = live.current.job.state;
     const bool saves = SavesAndStops(*live.current.attempt);
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
@@ -217,7 +234,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
           },
           [](const Status&) {}, true);
     }
-    SeeProgress(live, item, placement->ranks.empty() || placement->ranks.front() == 0);
+    SeeProgress(live, item, first);
+    SeePeer(live, worker_id, *placement, item);
   }
   return stale;
 }
@@ -325,6 +343,7 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
     if (auto it = live_.find(job_id); it != live_.end() &&
                                       report.event == PlacementEvent::kStopped &&
                                       it->second->current.job.last_epoch == report.epoch &&
+                                      IsMember(it->second->current, report) &&
                                       (it->second->current.job.state == JobState::kStarting ||
                                        it->second->current.job.state == JobState::kRunning)) {
       session->draining = true;  // unasked; until the next heartbeat says
@@ -373,7 +392,10 @@ void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
   const PlacementRecord* placement = FindPlacement(live.current, report.epoch, report.worker_id);
   // Only the worker of rank 0 has the numbers of the whole job. It reports them and the
   // checkpoint with which every training ends, before it reports the end.
-  if (placement == nullptr || placement->ranks.empty() || placement->ranks.front() != 0) return;
+  if (placement == nullptr || placement->ranks.empty() ||
+      !HasFirstRank(*live.current.attempt, *placement)) {
+    return;
+  }
   const JobSpec& job = live.current.job.spec;
   const int64_t last = StepsBefore(job, live.current.phase + 1);
   // A search for a smaller network ends when it has found one.
@@ -406,6 +428,11 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     std::string job_id = logs.job_id;
     int64_t epoch = logs.epoch;
     int64_t lines = std::ssize(logs.lines);
+    // Ranks that come to a worker again begin a log of their own.
+    if (it != live_.end() && it->second->current.attempt &&
+        it->second->current.attempt->membership > 0) {
+      logs.worker_id = LogSource(*it->second->current.attempt, logs.worker_id);
+    }
     Transaction change;
     change.logs = std::move(logs);
     store_.Commit(std::move(change),
@@ -542,7 +569,9 @@ void Service::CheckLeases() {
       Blame(id, job_id, Reason::kWorkerLost);
       Change(
           job_id,
-          [this, epoch, id](const JobCase& current) {
+          [this, epoch, id](const JobCase& current) -> Result<Transaction> {
+            // It goes on without them once they are known to be gone.
+            if (MaySpare(current, epoch, id)) return Transaction{};
             return InterruptAttempt(current, epoch, Reason::kWorkerLost,
                                     "the lease of worker " + id + " ran out", clock_.UnixSeconds());
           },

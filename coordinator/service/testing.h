@@ -47,6 +47,13 @@ class FakeLink : public WorkerLink {
   void Stop(const std::string& job, int64_t epoch, bool graceful) override {
     Note("stop " + job + " " + std::to_string(epoch) + (graceful ? " gracefully" : ""));
   }
+  void SetMembership(const MembershipOrder& order) override {
+    std::string note = "membership " + order.job_id + " " + std::to_string(order.number) + ":";
+    for (const int64_t rank : order.ranks) note += " " + std::to_string(rank);
+    if (!order.gone.empty()) note += ", gone:";
+    for (const int64_t rank : order.gone) note += " " + std::to_string(rank);
+    Note(note);
+  }
   void AckReport(const std::string& job, int64_t epoch, PlacementEvent) override {
     Note("ack " + job + " " + std::to_string(epoch));
   }

@@ -29,6 +29,16 @@ struct RunningAttempt {
   double checkpoint_seconds = 0;    ///< Training waited for checkpoints.
   double evaluation_seconds = 0;
   std::vector<RankPace> paces = {};  ///< Without worker_id.
+  int64_t membership = 0;            ///< Newest that its ranks know.
+};
+
+/// The ranks of a running attempt whose ranks come and go, from its next outer step on.
+struct MembershipOrder {
+  std::string job_id;
+  int64_t epoch = 0;
+  int64_t number = 0;
+  std::vector<int64_t> ranks;
+  std::vector<int64_t> gone;  ///< Ranks that are no more.
 };
 
 /// How a worker introduces itself on a new stream.
@@ -77,6 +87,8 @@ struct StartOrder {
   std::vector<int64_t> ranks;
   std::string run_dir;
   double mean_seconds_between_failures = 0;  ///< Of as many machines; 0: not known.
+  int64_t membership = 0;                    ///< Newest, where ranks come and go.
+  bool joins = false;                        ///< The attempt runs already.
 };
 
 /// The way back to one attached worker. Thread-safe; what is sent after the stream broke is lost.
@@ -90,6 +102,8 @@ class WorkerLink {
   virtual void AckHeartbeat(int64_t sequence) = 0;
   virtual void Start(const StartOrder& order) = 0;
   virtual void Stop(const std::string& job_id, int64_t epoch, bool graceful) = 0;
+  /// Sent again until the worker says that its ranks know it.
+  virtual void SetMembership(const MembershipOrder& order) = 0;
   virtual void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) = 0;
   virtual void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) = 0;
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;

@@ -43,6 +43,9 @@ constexpr std::array<std::string_view, kWorkerSchedulings> kWorkerSchedulingName
 constexpr std::array<std::string_view, kPlacementStates> kPlacementStateNames = {
     "DISPATCHED", "STARTED", "TRAINING", "FINISHED", "FAILED", "STOPPED", "LOST"};
 
+constexpr std::array<std::string_view, kPlacementParts> kPlacementPartNames = {"MEMBER", "JOINING",
+                                                                               "LEFT"};
+
 template <class E, size_t N>
 std::optional<E> Find(const std::array<std::string_view, N>& names, std::string_view name) {
   for (size_t i = 0; i < N; ++i) {
@@ -63,6 +66,10 @@ std::string_view Name(PlacementState state) {
   return kPlacementStateNames[static_cast<size_t>(state)];
 }
 
+std::string_view Name(PlacementPart part) {
+  return kPlacementPartNames[static_cast<size_t>(part)];
+}
+
 std::string_view Name(WorkerScheduling scheduling) {
   return kWorkerSchedulingNames[static_cast<size_t>(scheduling)];
 }
@@ -75,6 +82,9 @@ std::optional<Reason> ReasonFromName(std::string_view name) {
 }
 std::optional<PlacementState> PlacementStateFromName(std::string_view name) {
   return Find<PlacementState>(kPlacementStateNames, name);
+}
+std::optional<PlacementPart> PlacementPartFromName(std::string_view name) {
+  return Find<PlacementPart>(kPlacementPartNames, name);
 }
 std::optional<WorkerScheduling> WorkerSchedulingFromName(std::string_view name) {
   return Find<WorkerScheduling>(kWorkerSchedulingNames, name);

@@ -198,11 +198,23 @@ struct UnfinishedJob {
   JobState state = JobState::kQueued;
 };
 
+/// Whether the ranks of a placement are among those of an attempt whose ranks come and go.
+enum class PlacementPart {
+  kMember,   ///< Always, where ranks stay.
+  kJoining,  ///< They start, and take part as soon as they are ready.
+  kLeft,     ///< The attempt goes on without them; some may live until the next outer step.
+};
+inline constexpr int kPlacementParts = 3;
+
+std::string_view Name(PlacementPart part);
+std::optional<PlacementPart> PlacementPartFromName(std::string_view name);
+
 /// The ranks of an attempt on one worker.
 struct PlacementRecord {
   std::string worker_id;
   std::vector<int64_t> ranks;
   PlacementState state = PlacementState::kDispatched;
+  PlacementPart part = PlacementPart::kMember;
 };
 
 /// One try at a job. Its epoch fences everything it writes.
@@ -218,6 +230,9 @@ struct AttemptRecord {
   int64_t last_step = 0;
   std::vector<PlacementRecord> placements;
   AttemptTimes times;
+  /// Number of the newest membership, where ranks come and go (RanksComeAndGo); 0: they stay. The
+  /// plan is then one of the ranks that are members.
+  int64_t membership = 0;
 };
 
 /// One line of a job's history.

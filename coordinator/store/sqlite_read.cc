@@ -106,6 +106,11 @@ Status ReadPlacements(const std::string& text, const std::string& what,
     }
     WEFT_RETURN_IF_ERROR(DecodeName(PlacementStateFromName(item["state"].get<std::string>()), what,
                                     placement.state));
+    if (const auto part = item.find("part"); part != item.end()) {
+      if (!part->is_string()) return CorruptError(what + ": a placement is damaged");
+      WEFT_RETURN_IF_ERROR(
+          DecodeName(PlacementPartFromName(part->get<std::string>()), what, placement.part));
+    }
     placements.push_back(std::move(placement));
   }
   return OkStatus();
@@ -223,8 +228,8 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),
                    "SELECT epoch, started_at, ended_at, reason, message, plan_json, first_step, "
-                   "last_step, shares_json, times_json FROM attempts WHERE job_id = ? ORDER BY "
-                   "epoch");
+                   "last_step, shares_json, times_json, membership FROM attempts WHERE job_id = ? "
+                   "ORDER BY epoch");
   rows.Bind(job_id);
   return All<AttemptRecord>(rows, [&](SqliteQuery& row) -> Result<AttemptRecord> {
     AttemptRecord attempt;
@@ -240,6 +245,7 @@ Result<std::vector<AttemptRecord>> SqliteStore::ListAttempts(const std::string& 
     attempt.last_step = row.Int();
     WEFT_RETURN_IF_ERROR(ReadPlacements(row.Text(), what, attempt.placements));
     WEFT_ASSIGN_OR_RETURN(attempt.times, Decode<AttemptTimes>(row.Text(), what));
+    attempt.membership = row.Int();
     return attempt;
   });
 }

@@ -208,6 +208,7 @@ CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit BEGIN
   SELECT RAISE(ABORT, 'records of the audit log are not deleted');
 END;
 )sql",
+    "ALTER TABLE attempts ADD COLUMN membership INTEGER NOT NULL DEFAULT 0;",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

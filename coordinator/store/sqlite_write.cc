@@ -28,6 +28,7 @@ std::string PlacementsJson(const std::vector<PlacementRecord>& placements) {
     list.push_back({{"worker", placement.worker_id},
                     {"ranks", placement.ranks},
                     {"state", Name(placement.state)}});
+    if (placement.part != PlacementPart::kMember) list.back()["part"] = Name(placement.part);
   }
   return list.dump();
 }
@@ -98,12 +99,12 @@ Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
   }
   SqliteQuery put(db,
                   "INSERT OR REPLACE INTO attempts (job_id, epoch, started_at, ended_at, reason, "
-                  "message, plan_json, first_step, last_step, shares_json, times_json) "
-                  "VALUES (?,?,?,?,?,?,?,?,?,?,?)");
+                  "message, plan_json, first_step, last_step, shares_json, times_json, membership) "
+                  "VALUES (?,?,?,?,?,?,?,?,?,?,?,?)");
   put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
   put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
   put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(PlacementsJson(attempt.placements));
-  put.Bind(ToJson(attempt.times).dump());
+  put.Bind(ToJson(attempt.times).dump()).Bind(attempt.membership);
   return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
                                attempt.job_id);
 }

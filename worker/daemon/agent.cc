@@ -84,10 +84,17 @@ void Agent::Start() {
 
 void Agent::OnStart(const v1::StartAttempt& start) {
   Key key{start.job_id(), start.epoch()};
-  // Delivered at least once, and perhaps late.
-  if (FindPlacement(key) != nullptr) return;
+  // Delivered at least once, and perhaps late. A running attempt may get ranks here again, which have
+  // greater numbers than those before.
+  if (const Placement* before = FindPlacement(key); before != nullptr) {
+    const auto& ranks = before->attempt.ranks();
+    const bool again = start.joins() && before->attempt.over() && !ranks.empty() &&
+                       !start.ranks().empty() && start.ranks(0) > ranks.Get(0);
+    if (!again) return;
+    placements_.erase(key);
+  }
   int64_t& newest = newest_epoch_[start.job_id()];
-  if (start.epoch() <= newest) {
+  if (start.epoch() < newest || (start.epoch() == newest && !start.joins())) {
     return SendStopped(start.job_id(), start.epoch(),
                        "epoch " + std::to_string(newest) + " came before this start");
   }
@@ -151,6 +158,11 @@ void Agent::OnStop(const v1::StopAttempt& stop) {
     return SendStopped(stop.job_id(), stop.epoch(), "no rank of this attempt runs here");
   }
   placement->attempt.Stop(stop.graceful());
+}
+
+void Agent::OnMembership(const v1::Membership& membership) {
+  Placement* placement = FindPlacement({membership.job_id(), membership.epoch()});
+  if (placement != nullptr) placement->attempt.SetMembership(membership);
 }
 
 void Agent::OnProfileRequest(const v1::ProfileAttempt& request) {
@@ -384,7 +396,11 @@ void Agent::Drain(std::chrono::duration<double> limit) {
   link_measurement_.Stop("the worker is shutting down");
   WEFT_LOG_INFO << (first ? "draining: ranks save and stop" : "killing the ranks");
   if (registered_) SendHeartbeat();
-  for (auto& [key, placement] : placements_) placement->attempt.Stop(/*graceful=*/first);
+  for (auto& [key, placement] : placements_) {
+    // The others go on without these ranks, which the coordinator lets go at their next outer step.
+    if (first && placement->attempt.elastic()) continue;
+    placement->attempt.Stop(/*graceful=*/first);
+  }
   drain_timer_.expires_after(duration_cast<nanoseconds>(limit));
   drain_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;

@@ -84,6 +84,7 @@ class Agent : private AttemptListener {
   void OnStop(const v1::StopAttempt& stop);
   /// Why a rank of it cannot run here; empty: all can.
   std::string BrokenUnder(const v1::StartAttempt& start) const;
+  void OnMembership(const v1::Membership& membership);
   void OnProfileRequest(const v1::ProfileAttempt& request);
   void OnMeasureLink(const v1::MeasureLink& request);
   void OnCheckHealth(const v1::CheckHealth& request);

@@ -101,6 +101,8 @@ void Agent::OnMessage(const v1::CoordinatorMessage& message) {
       return OnStart(message.start());
     case v1::CoordinatorMessage::kStop:
       return OnStop(message.stop());
+    case v1::CoordinatorMessage::kMembership:
+      return OnMembership(message.membership());
     case v1::CoordinatorMessage::kProfile:
       return OnProfileRequest(message.profile());
     case v1::CoordinatorMessage::kMeasure:

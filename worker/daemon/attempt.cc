@@ -143,6 +143,8 @@ Status Attempt::StartRank(int index) {
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
   spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
+  spec.membership = start_.membership();
+  spec.joins = start_.joins();
   if (job_.checkpoint.peer_every_steps > 0 && !settings_.memory_dir.empty()) {
     if (Status made = MakeSnapshotFolder(settings_.memory_dir); made.ok()) {
       spec.memory_dir = settings_.memory_dir;
@@ -236,9 +238,27 @@ void Attempt::Abort(v1::Reason reason, const std::string& message) {
   FinishIfAllEnded();
 }
 
+bool Attempt::HasFirstRank() const {
+  return !ranks_.empty() && ranks_.front()->index == first_rank_;
+}
+
+void Attempt::SetMembership(const v1::Membership& membership) {
+  if (over_ || membership.number() <= membership_.number()) return;
+  membership_ = membership;
+  const bool had_first = HasFirstRank();
+  if (membership.ranks_size() > 0) first_rank_ = membership.ranks(0);
+  if (HasFirstRank()) {
+    if (!had_first) metrics_.GainRankZero(job_id(), epoch(), start_.plan());
+    metrics_.SetWorldSize(job_id(), membership.ranks_size());
+  }
+  const trainer::MembershipMessage message{membership.number(),
+                                           {membership.ranks().begin(), membership.ranks().end()},
+                                           {membership.gone().begin(), membership.gone().end()}};
+  for (auto& rank : ranks_) rank->process->SendControl(ToLine(message));
+}
+
 void Attempt::Profile(const v1::ProfileAttempt& request) {
-  const bool has_rank_zero = !ranks_.empty() && ranks_.front()->index == 0;
-  if (over_ || failing_ || killed_ || !has_rank_zero || !training_) {
+  if (over_ || failing_ || killed_ || !HasFirstRank() || !training_) {
     return AnswerProfile(request.request_id(), "its ranks do not train yet, or no more", "");
   }
   if (profile_request_) {
@@ -383,6 +403,7 @@ v1::RunningAttempt Attempt::Running() {
   }
   running.set_checkpoint_seconds(checkpoint_seconds_);
   running.set_evaluation_seconds(evaluation_seconds_);
+  running.set_membership(membership_.number());
   *running.mutable_progress() = progress_.message();
   AddActivity(running);
   return running;

@@ -80,6 +80,9 @@ class Attempt {
   /// Kills the ranks at once and reports FAILED with this reason.
   void Abort(v1::Reason reason, const std::string& message);
 
+  /// The ranks of the attempt from the next outer step on: tells those here, unless they know it.
+  void SetMembership(const v1::Membership& membership);
+
   /// Asks rank 0 to record steps. OnProfile always answers: with an error when rank 0 does not
   /// train here, when it is recording already, and when the attempt ends before it is done.
   void Profile(const v1::ProfileAttempt& request);
@@ -92,6 +95,10 @@ class Attempt {
 
   const std::string& job_id() const { return start_.job_id(); }
   int64_t epoch() const { return start_.epoch(); }
+  /// Whether its ranks come and go between outer steps.
+  bool elastic() const { return start_.membership() > 0; }
+  /// Numbers of the ranks here.
+  const google::protobuf::RepeatedField<int32_t>& ranks() const { return start_.ranks(); }
   /// All ranks are gone and the end is reported.
   bool over() const { return over_; }
   /// For heartbeats: living ranks, progress, and what they do.
@@ -137,6 +144,8 @@ class Attempt {
   std::vector<std::string> Marker() const;
   std::string Name() const;
   double Utilization() const;
+  /// Whether the rank that writes for all is here.
+  bool HasFirstRank() const;
   void AddActivity(v1::RunningAttempt& running);
   void EndSave(const Rank& rank);
 
@@ -161,6 +170,8 @@ class Attempt {
   std::optional<std::chrono::nanoseconds> saving_since_;  // the first rank, with no step after it
   std::optional<int64_t> resume_step_;
   std::optional<int64_t> profile_request_;  // that rank 0 is working on
+  v1::Membership membership_;  // newest; without a number: none
+  int first_rank_ = 0;         // of the attempt
   bool training_ = false;
   bool failing_ = false;  // a rank failed; the others are given a moment, then killed
   bool killed_ = false;

@@ -169,7 +169,7 @@ void Attempt::AnswerStore(Rank& rank, int64_t id, const std::string& error,
 void Attempt::On(Rank& rank, const trainer::FinishedMessage& finished) {
   rank.finished = true;
   EndSave(rank);
-  if (rank.index == 0) summary_json_ = ToJson(finished.summary).dump();
+  if (rank.index == first_rank_) summary_json_ = ToJson(finished.summary).dump();
 }
 
 void Attempt::On(Rank& rank, const trainer::StoppedMessage& stopped) {

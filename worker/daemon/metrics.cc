@@ -268,7 +268,7 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   if (slot == nullptr) slot = std::make_unique<Run>();
   Run& run = *slot;
   run.name = name;
-  run.has_rank_zero = has_rank_zero;
+  run.has_rank_zero = false;
   run.running = true;
   run.last_step = -1;
   run.last_tokens = 0;
@@ -276,7 +276,19 @@ void Metrics::BeginRun(const std::string& name, int64_t epoch, const v1::Plan& p
   for (int c = 0; c < kTimeClasses; ++c) {
     run.earlier[c] += std::exchange(run.current[c], TimeLedger::Nanoseconds{0});
   }
-  if (!has_rank_zero) return;
+  if (has_rank_zero) GainRankZero(name, epoch, plan);
+}
+
+void Metrics::SetWorldSize(const std::string& name, int64_t ranks) {
+  Run* run = Find(name);
+  if (run == nullptr || !run->has_rank_zero) return;
+  run->Get(families_->world_size, {}).Set(static_cast<double>(ranks));
+}
+
+void Metrics::GainRankZero(const std::string& name, int64_t epoch, const v1::Plan& plan) {
+  Run& run = *runs_.at(name);
+  run.has_rank_zero = true;
+  run.last_step = -1;
   if (run.plan_info != nullptr) run.Drop(run.plan_info);
   const v1::Mesh& mesh = plan.mesh();
   run.plan_info = &run.Get(families_->plan_info, {{"dp", std::to_string(mesh.data())},

@@ -53,6 +53,10 @@ class Metrics {
 
   /// An attempt at `run` begins here; its series stay until some time after EndRun.
   void BeginRun(const std::string& run, int64_t epoch, const v1::Plan& plan, bool has_rank_zero);
+  /// A rank here has become what rank 0 was, which is lost.
+  void GainRankZero(const std::string& run, int64_t epoch, const v1::Plan& plan);
+  /// Where rank 0 is: ranks have come or gone.
+  void SetWorldSize(const std::string& run, int64_t ranks);
 
   /// Newest progress of the run. Ignored where rank 0 is not.
   void SetProgress(const std::string& run, const v1::Progress& progress);

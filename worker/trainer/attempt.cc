@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "common/clock.h"
@@ -66,6 +67,20 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
       search_(search),
       begin_(steady_clock::now()) {
   spec_.job.model = ResolveModel(spec.job, data_);
+  if (spec.membership > 0) {
+    engine::RoundMembers members{spec.membership, spec.rank, {spec.rank}};
+    if (!spec.joins) {
+      members.members.resize(static_cast<size_t>(spec.world_size));
+      std::iota(members.members.begin(), members.members.end(), 0);
+    }
+    peers_ = std::make_unique<RoundPeers>(reporter, store, std::move(members));
+  }
+  if (spec.joins) {
+    // By itself until it has joined the others.
+    has_state_ = false;
+    spec_.rank = 0;
+    spec_.world_size = spec_.plan.mesh.data = 1;
+  }
   if (search_.steps == 0) return;
   elastic_.emplace();
   elastic_->layers = search_.layers;
@@ -75,12 +90,16 @@ Attempt::Attempt(Env& env, const AttemptSpec& spec, TrainingData data, Reporter&
 }
 
 Attempt::~Attempt() {
+  if (peers_ != nullptr) {
+    peers_->Watch(nullptr);
+    if (!ended_) peers_->Leave();
+  }
   // The peers need not wait for what will never come, nor this device for them.
   if (group_ != nullptr && !ended_) group_->Abort();
   if (pipeline_ != nullptr && !ended_) pipeline_->Abort();
 }
 
-Status Attempt::Prepare() {
+Result<bool> Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(ValidateKnownSizes(spec_.job));
   WEFT_RETURN_IF_ERROR(CheckPlanCompatibility(spec_.job, spec_.plan));
   if (spec_.job.model.vocab_size < data_.vocab_size) {
@@ -91,20 +110,12 @@ Status Attempt::Prepare() {
   }
   kernels::cpu::SetThreads(static_cast<int>(spec_.plan.threads_per_rank));
   WEFT_RETURN_IF_ERROR(OpenDevice());
+  if (!has_state_) return PrepareToJoin();
   WEFT_RETURN_IF_ERROR(CheckFolder());
   if (first_rank()) {
     WEFT_ASSIGN_OR_RETURN(seconds_before_, ReadRunSeconds(env_, spec_.run_dir));
   }
-  if (saving_rank() < saving_ranks()) {
-    engine::CheckpointWriterOptions options;
-    options.env = &env_;
-    options.run_dir = spec_.run_dir;
-    options.epoch = spec_.epoch;
-    options.keep_last = spec_.job.checkpoint.keep_last;
-    if (saving_ranks() > 1) options.peers.emplace(&store_, saving_rank(), saving_ranks());
-    if (first_rank()) options.report = [this](const auto& p) { ReportCheckpoint(p); };
-    WEFT_ASSIGN_OR_RETURN(checkpoints_, engine::CheckpointWriter::Open(std::move(options)));
-  }
+  WEFT_RETURN_IF_ERROR(OpenCheckpoints());
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(AgreeOnData());
   WEFT_RETURN_IF_ERROR(RestoreSnapshot());
@@ -142,6 +153,22 @@ Status Attempt::Prepare() {
     saves_->OnStart(first_step_, seconds);
   }
   reporter_.Report(StartedMessage{first_step_, start.checkpoint_path, parameters_, seconds});
+  if (peers_ != nullptr) peers_->Watch(group_.get());
+  return true;
+}
+
+Status Attempt::OpenCheckpoints() {
+  if (saving_rank() >= saving_ranks()) return OkStatus();
+  engine::CheckpointWriterOptions options;
+  options.env = &env_;
+  options.run_dir = spec_.run_dir;
+  options.epoch = spec_.epoch;
+  options.keep_last = spec_.job.checkpoint.keep_last;
+  engine::Store& store = peers_ != nullptr ? peers_->store() : store_;
+  if (saving_ranks() > 1) options.peers.emplace(&store, saving_rank(), saving_ranks());
+  if (first_rank()) options.report = [this](const auto& p) { ReportCheckpoint(p); };
+  WEFT_ASSIGN_OR_RETURN(checkpoints_, engine::CheckpointWriter::Open(std::move(options)));
+  if (resume_step_) checkpoints_->KeepResumeStep(*resume_step_);
   return OkStatus();
 }
 
@@ -174,14 +201,18 @@ Status Attempt::OpenDevice() {
   return OkStatus();
 }
 
-Status Attempt::Join() {
+engine::CollectiveOptions Attempt::GroupOptions() const {
   engine::CollectiveOptions options;
   options.rank = static_cast<int>(spec_.rank);
   options.size = static_cast<int>(spec_.world_size);
   if (!spec_.host.empty()) options.host = spec_.host;
   options.device = context_.stream.device;
   options.timeout = PatienceOf(spec_.job.train, options.timeout);
-  WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(options, store_));
+  return options;
+}
+
+Status Attempt::Join() {
+  WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(GroupOptions(), store_));
   WEFT_ASSIGN_OR_RETURN(const engine::ExchangeCheck check,
                         engine::CheckExchange(*group_, context_));
   if (!check.error.empty()) {
@@ -190,6 +221,10 @@ Status Attempt::Join() {
     return check.suspects.contains(group_->rank()) ? SilentCorruptionError(text)
                                                    : AbortedError(text);
   }
+  return MakeGroups();
+}
+
+Status Attempt::MakeGroups() {
   const engine::ReductionAxes axes = reduction_axes();
   WEFT_ASSIGN_OR_RETURN(
       groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
@@ -285,6 +320,8 @@ Status Attempt::BuildModel() {
   if (reducer_ != nullptr) accounts_.Add(reducer_->Accounts());
   outer_ = engine::NewOuterReducer(context_, spec_.plan, groups_.Along(axes.outer), same_parameters,
                                    parameters);
+  engine::RoundMembers members;
+  if (peers_ != nullptr) members = peers_->members();
   offload_ = engine::PlannedOffload::Of(spec_.plan, context_, parameters, reducer_.get());
   WEFT_ASSIGN_OR_RETURN(trainer_, engine::Trainer::New(spec_.job, spec_.plan,
                                                        {.context = &context_,
@@ -294,6 +331,7 @@ Status Attempt::BuildModel() {
                                                         .reducer = GradientsLeave(),
                                                         .outer = outer_.get(),
                                                         .rank = replica,
+                                                        .round_members = members,
                                                         .tensor = options.tensor,
                                                         .sequences = options.context,
                                                         .experts = options.experts,
@@ -309,6 +347,7 @@ engine::GradientReducer* Attempt::GradientsLeave() const {
 Status Attempt::OpenOutputs(const StartPoint& start) {
   reported_step_ = start.counters.step;
   if (!start.checkpoint_path.empty()) saved_step_ = start.counters.step;
+  if (!start.checkpoint_path.empty()) resume_step_ = start.counters.step;
   if (!first_rank()) return OkStatus();
   if (!data_.padding.empty()) Event("info", data_.padding);
   for (const std::string& warning : data_.warnings) Event("warning", warning);

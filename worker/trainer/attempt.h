@@ -28,6 +28,7 @@
 #include "worker/trainer/loss_curve.h"
 #include "worker/trainer/peer_snapshots.h"
 #include "worker/trainer/profile.h"
+#include "worker/trainer/round_peers.h"
 #include "worker/trainer/run_attempt.h"
 #include "worker/trainer/save_schedule.h"
 #include "worker/trainer/speedometer.h"
@@ -46,8 +47,9 @@ class Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  /// Joins the peers, builds the model and restores the newest state.
-  Status Prepare();
+  /// Joins the peers, builds the model and restores the newest state. False: it was asked to stop
+  /// before it had joined a running attempt.
+  Result<bool> Prepare();
 
   /// Steps until the job is done, a stop is asked for, or something fails.
   Result<AttemptOutcome> Train();
@@ -65,6 +67,7 @@ class Attempt {
     bool fenced = false;
     int64_t profile_steps = 0;
     bool save = false;
+    int64_t membership = 0;  ///< Newest that rank 0 knows of; 0 where ranks stay.
   };
 
   bool first_rank() const { return spec_.rank == 0; }
@@ -84,11 +87,40 @@ class Attempt {
   /// The number of this rank among them, the first stage first; that of no rank for others.
   int64_t saving_rank() const;
   Result<AttemptOutcome> TrainToTheEnd();
+  /// The next step, and what follows an outer step. The outcome, once there is one.
+  Result<std::optional<AttemptOutcome>> Advance();
+  /// What follows an outer step.
+  Result<std::optional<AttemptOutcome>> AfterOuterStep();
+  /// Saves because a rank was asked to stop.
+  AttemptOutcome SaveAndStop();
+
+  // attempt_peers.cc: ranks that come and go.
+  /// Starts a rank of a running attempt, up to where it has the state of the others. False: it has
+  /// been asked to stop before.
+  Result<bool> PrepareToJoin();
+  /// Whether the error comes of ranks that are lost, without which the others can go on.
+  bool MayRegroup(const Status& status);
+  /// Comes together with the ranks of a membership of at least that number, and again with those of
+  /// the next one as long as some are lost meanwhile. False: without this rank.
+  Result<bool> Regroup(int64_t least);
+  Result<bool> TryToRegroup(int64_t least);
+  /// Leaves what the ranks of the membership before did together.
+  void LeavePeers();
+  Status ConnectPeers();
+  /// Takes the state of a rank that has it, if this one is behind.
+  Status CatchUp(const std::vector<engine::RoundPosition>& positions);
+  /// What is of rank 0, when this rank has become it.
+  Status TakeFirstRank();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   /// Where gradients go when they are complete; none where they stay.
   engine::GradientReducer* GradientsLeave() const;
   Status OpenDevice();
+  engine::CollectiveOptions GroupOptions() const;
   Status Join();
+  /// The groups that are made of the one of all ranks.
+  Status MakeGroups();
+  /// Of ranks that save.
+  Status OpenCheckpoints();
   Status AgreeOnData();
   /// Makes a checkpoint of the newest snapshot, if that is what is newest.
   Status RestoreSnapshot();
@@ -163,6 +195,7 @@ class Attempt {
   const PhaseSearchSpec search_;
   std::optional<engine::ElasticNetwork> elastic_;  ///< None without a search.
   const std::chrono::steady_clock::time_point begin_;
+  std::unique_ptr<RoundPeers> peers_;  ///< None where ranks stay. Its store outlives what follows.
 
   std::unique_ptr<engine::ComputeDevice> device_;
   std::unique_ptr<engine::Collective> group_;
@@ -187,7 +220,12 @@ class Attempt {
   std::optional<SaveSchedule> saves_;        ///< Rank 0, where the job leaves the interval open.
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
-  bool ended_ = false;  ///< Well.
+  bool ended_ = false;             ///< Well.
+  bool has_state_ = true;          ///< False: it is yet to take that of the others.
+  bool outer_step_made_ = false;   ///< And what follows it is not done.
+  bool rolling_back_ = false;      ///< The state is nothing that others could go on from.
+  int64_t last_outer_step_ = 0;    ///< The one before the newest.
+  std::optional<int64_t> resume_step_;  ///< Of the checkpoint that the attempt started from.
   int64_t parameters_ = 0;
   int64_t trained_parameters_ = 0;  ///< Of them.
   int64_t first_step_ = 0;

@@ -47,6 +47,8 @@ std::string MetricsText(const std::map<std::string, double>& metrics) {
 
 Status Attempt::ReportStep(const engine::StepReport& report) {
   const engine::TrainCounters& counters = trainer_->counters();
+  // A round that ended early, since a rank was lost, may be less than a step of the job.
+  if (counters.step == reported_step_) return OkStatus();
   ProgressMessage progress;
   progress.step = counters.step;
   progress.steps_total = spec_.job.train.steps;

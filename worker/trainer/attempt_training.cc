@@ -21,6 +21,12 @@
 
 namespace weft::trainer {
 
+namespace {
+
+const std::optional<AttemptOutcome> kGoesOn;
+
+}  // namespace
+
 using std::chrono::steady_clock;
 
 Result<AttemptOutcome> Attempt::Train() {
@@ -39,66 +45,100 @@ Result<AttemptOutcome> Attempt::Train() {
 
 Result<AttemptOutcome> Attempt::TrainToTheEnd() {
   speed_.emplace(steady_clock::now());
-  const JobSpec& job = spec_.job;
   if (grown_) WEFT_RETURN_IF_ERROR(EvaluateGrown());
-  int64_t last_outer_step = 0;
-  while (!Done()) {
+  for (;;) {
+    Result<std::optional<AttemptOutcome>> end = Advance();
+    if (!end.ok()) {
+      if (!MayRegroup(end.status())) return end.status();
+      Event("warning", "goes on without ranks that are lost: " + end.status().message());
+      WEFT_ASSIGN_OR_RETURN(const bool stays, Regroup(peers_->members().membership + 1));
+      if (!stays) return AttemptOutcome{trainer_->counters().step, "", std::nullopt};
+    } else if (*end) {
+      return **std::move(end);
+    }
+  }
+}
+
+Result<std::optional<AttemptOutcome>> Attempt::Advance() {
+  if (!outer_step_made_) {
+    if (Done()) {
+      WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, elastic_ ? FinishSearch() : Finish());
+      return std::optional(std::move(outcome));
+    }
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_step"));
-    if (trainer_->AtOuterStep()) last_outer_step = trainer_->counters().step;
+    if (trainer_->AtOuterStep()) last_outer_step_ = trainer_->counters().step;
     WEFT_RETURN_IF_ERROR(Step());
     if (!trainer_->AtOuterStep()) {
       // Nothing is asked of the others here, but one that is gone is noticed.
       WEFT_RETURN_IF_ERROR(group_->Health());
-      continue;
+      return kGoesOn;
     }
-    const int64_t step = trainer_->counters().step;
-    WEFT_ASSIGN_OR_RETURN(Votes votes, CollectVotes());
-    if (votes.fenced) {
-      return ConflictError("attempt " + std::to_string(spec_.epoch) + " of job " + spec_.job_id +
-                           " was replaced by a newer one");
-    }
-    if (profile_ && (profile_->done() || votes.stop)) WEFT_RETURN_IF_ERROR(FinishProfile());
-    if (!votes.stop) {
-      WEFT_ASSIGN_OR_RETURN(const bool went_back, Guard());
-      if (went_back) continue;
-    }
-    if (Done()) break;
-    if (votes.stop) {
-      ReportActivity("saving");
-      Status saved = CheckState(0);
-      if (saved.ok()) saved = SaveAndWait();
-      NoteSeconds();
-      if (!saved.ok()) {
-        Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
-                           saved.message());
-        return AttemptOutcome{step, "", std::nullopt};
-      }
-      return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
-    }
-    if (votes.profile_steps > 0) {
-      profile_.emplace(context_, accounts_, step + 1, votes.profile_steps);
-    }
-    if (IsDue(job.train.eval_every_steps, last_outer_step, step)) {
-      WEFT_RETURN_IF_ERROR(EvaluateNow());
-    }
-    if (snapshots_ && IsDue(job.checkpoint.peer_every_steps, last_outer_step, step)) {
-      ReportActivity("saving");
-      WEFT_RETURN_IF_ERROR(TakeSnapshot());
-      ReportActivity("training");
-    }
-    if (SaveIsDue(last_outer_step, step, votes)) {
-      ReportActivity("saving");
-      engine::Stopwatch watch;
-      WEFT_RETURN_IF_ERROR(SaveInBackground());
-      if (saves_) {
-        const bool saved = saved_step_ == step;
-        saves_->OnSave(step, saved ? std::optional(watch.Lap()) : std::nullopt);
-        if (const std::string news = saves_->News(); !news.empty()) Event("info", news);
-      }
-      ReportActivity("training");
-    }
+    outer_step_made_ = true;
   }
-  return elastic_ ? FinishSearch() : Finish();
+  return AfterOuterStep();
+}
+
+Result<std::optional<AttemptOutcome>> Attempt::AfterOuterStep() {
+  const JobSpec& job = spec_.job;
+  const int64_t step = trainer_->counters().step;
+  WEFT_ASSIGN_OR_RETURN(Votes votes, CollectVotes());
+  if (votes.fenced) {
+    return ConflictError("attempt " + std::to_string(spec_.epoch) + " of job " + spec_.job_id +
+                         " was replaced by a newer one");
+  }
+  if (profile_ && (profile_->done() || votes.stop)) WEFT_RETURN_IF_ERROR(FinishProfile());
+  bool went_back = false;
+  if (!votes.stop) {
+    WEFT_ASSIGN_OR_RETURN(went_back, Guard());
+  }
+  if (went_back || Done()) {
+    outer_step_made_ = false;
+    return kGoesOn;
+  }
+  if (votes.stop) return std::optional(SaveAndStop());
+  if (votes.profile_steps > 0) {
+    profile_.emplace(context_, accounts_, step + 1, votes.profile_steps);
+  }
+  if (IsDue(job.train.eval_every_steps, last_outer_step_, step)) {
+    WEFT_RETURN_IF_ERROR(EvaluateNow());
+  }
+  if (snapshots_ && IsDue(job.checkpoint.peer_every_steps, last_outer_step_, step)) {
+    ReportActivity("saving");
+    WEFT_RETURN_IF_ERROR(TakeSnapshot());
+    ReportActivity("training");
+  }
+  if (SaveIsDue(last_outer_step_, step, votes)) {
+    ReportActivity("saving");
+    engine::Stopwatch watch;
+    WEFT_RETURN_IF_ERROR(SaveInBackground());
+    if (saves_) {
+      const bool saved = saved_step_ == step;
+      saves_->OnSave(step, saved ? std::optional(watch.Lap()) : std::nullopt);
+      if (const std::string news = saves_->News(); !news.empty()) Event("info", news);
+    }
+    ReportActivity("training");
+  }
+  outer_step_made_ = false;
+  if (peers_ == nullptr || votes.membership <= peers_->members().membership) return kGoesOn;
+  // A save that is under way is of ranks that are all there still.
+  if (checkpoints_) (void)checkpoints_->Wait();
+  WEFT_ASSIGN_OR_RETURN(const bool stays, Regroup(votes.membership));
+  if (stays) return kGoesOn;
+  return std::optional(AttemptOutcome{step, "", std::nullopt});
+}
+
+AttemptOutcome Attempt::SaveAndStop() {
+  const int64_t step = trainer_->counters().step;
+  ReportActivity("saving");
+  Status saved = CheckState(0);
+  if (saved.ok()) saved = SaveAndWait();
+  NoteSeconds();
+  if (saved.ok()) {
+    return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
+  }
+  Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
+                     saved.message());
+  return AttemptOutcome{step, "", std::nullopt};
 }
 
 bool Attempt::SaveIsDue(int64_t last, int64_t step, const Votes& votes) const {
@@ -164,6 +204,7 @@ Result<bool> Attempt::Guard() {
 
 Status Attempt::RollBack() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
+  rolling_back_ = true;
   ReportActivity("loading");
   const engine::TrainCounters bad = trainer_->counters();
   // A checkpoint that is on its way may be the one to go back to; if it fails, the one before is.
@@ -179,6 +220,7 @@ Status Attempt::RollBack() {
                         PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
   start.counters = engine::AfterRollback(bad, start.counters);
   WEFT_RETURN_IF_ERROR(trainer_->Restored(start.counters));
+  rolling_back_ = false;
   ReportActivity("training");
   skipped_in_a_row_ = 0;
   reported_step_ = start.counters.step;
@@ -201,13 +243,16 @@ Status Attempt::RollBack() {
 Result<Attempt::Votes> Attempt::CollectVotes() {
   const bool may_profile = first_rank() && !profile_;
   const bool save = saves_ && saves_->Due(trainer_->counters().step);
-  std::array<double, 4> votes = {
+  const bool tells = first_rank() && peers_ != nullptr;
+  std::array<double, 5> votes = {
       reporter_.StopRequested() ? 1.0 : 0.0, checkpoints_ && checkpoints_->fenced() ? 1.0 : 0.0,
-      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0, save ? 1.0 : 0.0};
+      may_profile ? static_cast<double>(reporter_.TakeProfileRequest()) : 0.0, save ? 1.0 : 0.0,
+      tells ? static_cast<double>(peers_->newest()) : 0.0};
   engine::Stopwatch watch;
   if (group_->size() > 1) WEFT_RETURN_IF_ERROR(engine::SumScalars(*group_, votes));
   vote_seconds_ += watch.Lap();
-  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2]), votes[3] > 0};
+  return Votes{votes[0] > 0, votes[1] > 0, static_cast<int64_t>(votes[2]), votes[3] > 0,
+               static_cast<int64_t>(votes[4])};
 }
 
 Result<bool> Attempt::OnAnyRank(bool own) {

@@ -245,7 +245,7 @@ struct ActivityMessage {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("activity", "A rank begins with starting; every progress message means training.")
-              .OneOf({"training", "evaluating", "saving", "loading", "exchanging"}),
+              .OneOf({"training", "evaluating", "saving", "loading", "exchanging", "joining"}),
           self.activity);
   }
 };
@@ -388,6 +388,22 @@ struct ProfileMessage {
   }
 };
 
+/// The ranks of an attempt whose ranks come and go, from the next outer step on. Each one that is
+/// told of has a greater number than those before.
+struct MembershipMessage {
+  static constexpr std::string_view kName = "membership";
+  int64_t number = 0;
+  std::vector<int64_t> members;
+  std::vector<int64_t> gone;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("number", "Of this membership.").Range(1, 1e12), self.number);
+    visit(Field("members", "Numbers of the ranks, ascending.").Range(0, 1 << 20), self.members);
+    visit(Field("gone", "Numbers of ranks that are no more.").Range(0, 1 << 20), self.gone);
+  }
+};
+
 /// Exit at once.
 struct AbortMessage {
   static constexpr std::string_view kName = "abort";
@@ -400,7 +416,8 @@ using RankMessage =
     std::variant<HelloMessage, StartedMessage, ProgressMessage, EvaluationMessage,
                  CheckpointMessage, EventMessage, ActivityMessage, AliveMessage, ProfiledMessage,
                  StoreSetMessage, StoreGetMessage, FinishedMessage, StoppedMessage, FailedMessage>;
-using DaemonMessage = std::variant<StoreReplyMessage, StopMessage, ProfileMessage, AbortMessage>;
+using DaemonMessage =
+    std::variant<StoreReplyMessage, StopMessage, ProfileMessage, MembershipMessage, AbortMessage>;
 
 /// The line of a message, without its line end. Text that is not UTF-8 gets replacement characters.
 std::string ToLine(const RankMessage& message);

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -109,6 +110,8 @@ void ControlChannel::OnLine(std::string_view line) {
     stop_ = true;
   } else if (auto* profile = std::get_if<ProfileMessage>(&*message)) {
     profile_steps_ = profile->steps;
+  } else if (auto* membership = std::get_if<MembershipMessage>(&*message)) {
+    OnMembership(std::move(*membership));
   } else if (std::holds_alternative<AbortMessage>(*message)) {
     gone_(true);
   } else {
@@ -117,6 +120,19 @@ void ControlChannel::OnLine(std::string_view line) {
     replies_[reply.request_id] = std::move(reply);
     changed_.notify_all();
   }
+}
+
+void ControlChannel::WatchMembership(std::function<void(const MembershipMessage&)> told) {
+  const std::lock_guard lock(membership_mutex_);
+  membership_watcher_ = std::move(told);
+  if (membership_watcher_ && membership_) membership_watcher_(*membership_);
+}
+
+void ControlChannel::OnMembership(MembershipMessage membership) {
+  const std::lock_guard lock(membership_mutex_);
+  if (membership_ && membership.number <= membership_->number) return;  // it came before
+  membership_ = std::move(membership);
+  if (membership_watcher_) membership_watcher_(*membership_);
 }
 
 void ControlChannel::WriteLoop() {

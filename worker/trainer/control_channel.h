@@ -4,8 +4,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -29,6 +31,7 @@ class ControlChannel : public Reporter, public engine::Store {
   void Report(const RankMessage& message) override;
   bool StopRequested() override { return stop_; }
   int64_t TakeProfileRequest() override { return profile_steps_.exchange(0); }
+  void WatchMembership(std::function<void(const MembershipMessage&)> told) override;
 
   /// Like a stop message. Safe in a signal handler.
   void RequestStop() { stop_ = true; }
@@ -43,6 +46,7 @@ class ControlChannel : public Reporter, public engine::Store {
   void ReadLoop();
   void WriteLoop();
   void OnLine(std::string_view line);
+  void OnMembership(MembershipMessage membership);
   bool WriteAll(std::string_view bytes);
 
   const int fd_;
@@ -50,6 +54,10 @@ class ControlChannel : public Reporter, public engine::Store {
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> profile_steps_{0};
   std::atomic<int64_t> next_request_{1};
+
+  std::mutex membership_mutex_;  ///< Guards what follows, also during a call of the watcher.
+  std::optional<MembershipMessage> membership_;
+  std::function<void(const MembershipMessage&)> membership_watcher_;
 
   std::mutex mutex_;  ///< Guards what follows.
   std::condition_variable changed_;

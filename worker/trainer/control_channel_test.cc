@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -94,6 +95,26 @@ TEST_F(ControlChannelTest, StopIsRememberedAndRubbishIgnored) {
   daemon_.Send(StopMessage{});
   for (int i = 0; i < 1000 && !channel.StopRequested(); ++i) usleep(5000);
   EXPECT_TRUE(channel.StopRequested());
+}
+
+TEST_F(ControlChannelTest, WhoWatchesHearsOfTheNewestMembershipAndOfNoOlderOne) {
+  ControlChannel channel(daemon_.rank_fd(), OnGone);
+  daemon_.Send(MembershipMessage{2, {0, 1}, {}});
+  std::promise<void> two;
+  std::promise<void> four;
+  std::vector<int64_t> numbers;
+  channel.WatchMembership([&](const MembershipMessage& membership) {
+    numbers.push_back(membership.number);
+    if (membership.number == 2) two.set_value();
+    if (membership.number == 4) four.set_value();
+  });
+  two.get_future().wait();
+  daemon_.Send(MembershipMessage{2, {0, 1}, {}});
+  daemon_.Send(MembershipMessage{1, {0}, {}});
+  daemon_.Send(MembershipMessage{4, {0, 3}, {1}});
+  four.get_future().wait();
+  channel.WatchMembership(nullptr);
+  EXPECT_EQ(numbers, (std::vector<int64_t>{2, 4}));
 }
 
 TEST_F(ControlChannelTest, ADaemonThatDiesIsNoticedAndFreesWhoeverWaits) {

@@ -51,7 +51,8 @@ TEST(Control, EveryMessageComesBackFromItsLine) {
   }
   for (const DaemonMessage& message :
        {DaemonMessage(StoreReplyMessage{2, "not set", "00"}), DaemonMessage(StopMessage{}),
-        DaemonMessage(ProfileMessage{7}), DaemonMessage(AbortMessage{})}) {
+        DaemonMessage(ProfileMessage{7}), DaemonMessage(MembershipMessage{3, {0, 2, 5}, {1}}),
+        DaemonMessage(AbortMessage{})}) {
     Result<DaemonMessage> read = ParseDaemonMessage(ToLine(message));
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(read->index(), message.index());

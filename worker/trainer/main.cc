@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -45,6 +47,9 @@ class SignalledReporter : public Reporter {
   }
   int64_t TakeProfileRequest() override {
     return daemon_ != nullptr ? daemon_->TakeProfileRequest() : 0;
+  }
+  void WatchMembership(std::function<void(const MembershipMessage&)> told) override {
+    if (daemon_ != nullptr) daemon_->WatchMembership(std::move(told));
   }
 
  private:

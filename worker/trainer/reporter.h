@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "worker/trainer/control.h"
 
 namespace weft::trainer {
@@ -18,6 +20,11 @@ class Reporter {
   /// Steps that were asked to be recorded since the last call, 0 for none. Asked after every step,
   /// on rank 0.
   virtual int64_t TakeProfileRequest() { return 0; }
+
+  /// Calls `told` with the newest membership, if there is one, and with each that comes, on any
+  /// thread and one at a time, until this is called again; then no call is under way. Null: nobody.
+  virtual void WatchMembership(
+      [[maybe_unused]] std::function<void(const MembershipMessage&)> told) {}
 };
 
 }  // namespace weft::trainer

@@ -15,6 +15,7 @@ namespace weft::trainer {
 namespace {
 
 Status CheckPlan(const AttemptSpec& spec) {
+  if (spec.joins) return OkStatus();  // as one more, whose number may be greater than theirs
   if (spec.rank < 0 || spec.rank >= spec.world_size ||
       spec.world_size != RankCount(spec.plan.mesh)) {
     return InvalidError("rank " + std::to_string(spec.rank) + " of " +
@@ -44,7 +45,7 @@ Status OfImport(Status status) {
 /// other ranks read folders, too (an added network, and what the model starts from where they have
 /// parts of their own), and tell of theirs when they do.
 Status CheckWeights(Env& env, const AttemptSpec& spec) {
-  if (spec.rank != 0) return OkStatus();
+  if (spec.rank != 0 || spec.joins) return OkStatus();
   WEFT_RETURN_IF_ERROR(CheckAddedWeights(env, spec.job, /*missing_is_error=*/true));
   const bool grows = !spec.start.run_dir.empty();
   const bool may_have_snapshots = spec.epoch > 1 && spec.job.checkpoint.peer_every_steps > 0;
@@ -73,7 +74,9 @@ Result<AttemptOutcome> RunAttemptOn(Env& env, const AttemptSpec& spec, TrainingD
   return CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
     Attempt attempt(env, spec, std::move(data), reporter, store, search);
     Result<AttemptOutcome> outcome = CatchExhaustion("training", [&]() -> Result<AttemptOutcome> {
-      if (Status status = attempt.Prepare(); !status.ok()) return BeforeTraining(status);
+      const Result<bool> ready = attempt.Prepare();
+      if (!ready.ok()) return BeforeTraining(ready.status());
+      if (!*ready) return AttemptOutcome{};
       Result<AttemptOutcome> trained = attempt.Train();
       if (trained.ok()) return trained;
       // Permissions may have changed since the start.

@@ -38,6 +38,7 @@ struct MeshCase {
   /// What is trained on instead of random tokens, or none: of the whole batch, for each rank.
   std::function<std::unique_ptr<BatchSource>()> tokens = {};
   std::string start = {};  ///< Folder of the weights that it starts from; empty: random ones.
+  RoundMembers round_members = {};  ///< As TrainerParts has it.
 
   int64_t length() const { return SequenceLength(job); }
   int64_t ranks() const { return RankCount(plan.mesh); }
@@ -142,6 +143,7 @@ struct MeshRank {
                                 .reducer = reducer.get(),
                                 .outer = outer.get(),
                                 .rank = ranks.data_rank,
+                                .round_members = c.round_members,
                                 .tensor = ranks.options.tensor,
                                 .sequences = ranks.options.context,
                                 .experts = ranks.options.experts,

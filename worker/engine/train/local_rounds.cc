@@ -63,7 +63,8 @@ Result<double> LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   using enum RoundNumbers::Sum;
   using enum RoundNumbers::Own;
   const double own_targets = D(report.targets);
-  const bool idle = updates_ == 0;
+  // A worker that has just joined has made no step.
+  const bool idle = updates_ == 0 && tokens_ > 0;
   RoundNumbers all(outer_->world_size());
   all[kLoss] = report.loss * D(report.targets);
   all[kRight] = D(report.right);
@@ -95,7 +96,6 @@ Result<double> LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
   const int64_t smallest = all.RankOfSmallestScale();
   counters.loss_scale = {all.Of(smallest, kScale),
                          static_cast<int64_t>(all.Of(smallest, kCleanSteps))};
-  updates_ = tokens_ = 0;
   // Where no worker has learned anything their weights do not matter.
   if (!by_time_ || all[kTargets] == 0) return 1.0;
   return D(outer_->world_size()) * own_targets / all[kTargets];
@@ -104,10 +104,15 @@ Result<double> LocalRounds::Agree(TrainCounters& counters, StepReport& report) {
 Status LocalRounds::Finish(Context& context, StepClock& clock,
                            const std::function<Status()>& on_learned, TrainCounters& counters,
                            StepReport& report) {
-  WEFT_ASSIGN_OR_RETURN(const double weight, Agree(counters, report));
+  TrainCounters agreed = counters;
+  StepReport of_all = report;
+  WEFT_ASSIGN_OR_RETURN(const double weight, Agree(agreed, of_all));
   WEFT_RETURN_IF_ERROR(outer_->Subtract(context));
   WEFT_RETURN_IF_ERROR(on_learned());
   WEFT_RETURN_IF_ERROR(outer_->Sum(context, weight));
+  counters = std::move(agreed);
+  report = std::move(of_all);
+  updates_ = tokens_ = 0;
   WEFT_RETURN_IF_ERROR(clock.Mark(context, "wait for ranks", &PhaseSeconds::communication_exposed));
   WEFT_RETURN_IF_ERROR(outer_->Update(context));
   return clock.Mark(context, "outer step", &PhaseSeconds::optimizer);

@@ -45,9 +45,16 @@ class LocalRounds {
   /// has learned from, which is its weight. Its update was skipped where some worker has made none
   /// since the last outer step. Counters become the largest of the workers, the loss scale the
   /// smallest. The parameters have changed then. `on_learned` is called while the gradients are
-  /// what this worker has learned.
+  /// what this worker has learned. After an error of the ranks nothing has changed: the outer step
+  /// can be made again, with other ranks.
   Status Finish(Context& context, StepClock& clock, const std::function<Status()>& on_learned,
                 TrainCounters& counters, StepReport& report);
+
+  /// Other workers come together from now on, and this is the one of that rank; see New.
+  void Regroup(GradientReducer* ranks, int64_t rank) {
+    outer_->SetRanks(ranks);
+    rank_ = rank;
+  }
 
   /// Replaces each value by its sum over the workers.
   Status SumScalars(std::span<double> values) { return outer_->SumScalars(values); }

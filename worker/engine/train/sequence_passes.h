@@ -35,6 +35,9 @@ class SequencePasses {
                  const Options& options)
       : parts_(parts), ranks_(ranks), techniques_(techniques), options_(options) {}
 
+  /// This is another one of the data-parallel ranks from now on.
+  void SetRank(int64_t rank) { parts_.rank = rank; }
+
   /// Scores the micro-batches of a step and gives them the weights of their gradients
   /// (TokenBatch::gradient_weights); enqueues that the losses of this rank's sequences are added to
   /// *total, memory of the device.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,14 +29,20 @@ TEST(ShareOrder, EachRankHasOneAndThenWhoIsDoneFirst) {
 
 constexpr int64_t kBatch = 12, kLength = 10;
 
+std::vector<int64_t> FirstRanks(int64_t ranks) {
+  std::vector<int64_t> numbers(static_cast<size_t>(ranks));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
 /// Ranks in one thread.
 class Peers {
  public:
   Peers(int64_t ranks, int64_t steps, double seconds) : counters_(static_cast<size_t>(ranks)) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      rounds_.emplace_back(TimedRound::Options{.rank = rank,
-                                               .ranks = ranks,
+      rounds_.emplace_back(TimedRound::Options{.members = {1, rank, FirstRanks(ranks)},
                                                .global_batch = kBatch,
+                                               .share = kBatch / ranks,
                                                .steps = steps,
                                                .seconds = seconds});
     }
@@ -82,7 +89,7 @@ class Peers {
         for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
         return UnavailableError("the others are not there yet");
       };
-      EXPECT_FALSE(rounds_[rank].Finish(tell, made[rank], counters_[rank]).ok());
+      EXPECT_FALSE(rounds_[rank].Exchange(tell, made[rank]).ok());
     }
     for (size_t rank = 0; rank < rounds_.size(); ++rank) {
       const auto learn = [&sum](std::span<double> values) {
@@ -90,7 +97,8 @@ class Peers {
         return OkStatus();
       };
       counters_[rank].updates = 1000;  // the largest, as LocalRounds has it
-      EXPECT_TRUE(rounds_[rank].Finish(learn, made[rank], counters_[rank]).ok());
+      EXPECT_TRUE(rounds_[rank].Exchange(learn, made[rank]).ok());
+      rounds_[rank].Finish(counters_[rank]);
       EXPECT_EQ(counters_[rank].rounds, counters_[0].rounds);
       EXPECT_EQ(counters_[rank].step, counters_[0].step);
       EXPECT_EQ(counters_[rank].updates, made[rank]);
@@ -211,7 +219,11 @@ TEST(TimedRound, ARanksUpdatesStayItsOwn) {
   counters.updates = 40;
   counters.rounds = {60, {60}, {40, 10}};
   for (const auto& [rank, updates] : {std::pair<int64_t, int64_t>{0, 40}, {1, 10}, {2, 40}}) {
-    TimedRound round({.rank = rank, .ranks = 3, .global_batch = kBatch, .steps = 50, .seconds = 1});
+    TimedRound round({.members = {1, rank, FirstRanks(3)},
+                      .global_batch = kBatch,
+                      .share = kBatch / 3,
+                      .steps = 50,
+                      .seconds = 1});
     TrainCounters own = counters;
     round.Restored(own);
     EXPECT_EQ(own.updates, updates);
@@ -219,7 +231,11 @@ TEST(TimedRound, ARanksUpdatesStayItsOwn) {
 }
 
 TEST(TimedRound, TheReportIsOfAllStepsThatWereMade) {
-  TimedRound round({.rank = 0, .ranks = 1, .global_batch = 2, .steps = 50, .seconds = 10});
+  TimedRound round({.members = {1, 0, FirstRanks(1)},
+                    .global_batch = 2,
+                    .share = 2,
+                    .steps = 50,
+                    .seconds = 10});
   StepReport report;
   report.tokens = 20;
   report.targets = 20;

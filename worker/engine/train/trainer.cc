@@ -336,27 +336,31 @@ bool Trainer::RoundEnds(StepReport& report) {
 }
 
 Status Trainer::FinishRound(StepReport& report) {
-  Context& context = *parts_.context;
   rounds_->AddStep(report);
   if (!RoundEnds(report)) {
     rounds_->EstimateAll(report);
     return OkStatus();
   }
-  const int64_t own_updates = counters_.updates;
+  return MakeOuterStep(report);
+}
+
+Status Trainer::MakeOuterStep(StepReport& report) {
+  Context& context = *parts_.context;
   WEFT_RETURN_IF_ERROR(clock_.Start(context));
   WEFT_RETURN_IF_ERROR(FinishUpdates());
   // The network between workers may be slow, and so may they.
   if (context.observer != nullptr) context.observer->OnExchange(true);
+  if (timed_ != nullptr) {
+    WEFT_RETURN_IF_ERROR(
+        timed_->Exchange([this](std::span<double> values) { return rounds_->SumScalars(values); },
+                         counters_.updates));
+  }
   const auto on_learned = [this] {
     Context state = StateContext();
     return techniques_.OnLearned(state);
   };
   WEFT_RETURN_IF_ERROR(rounds_->Finish(context, clock_, on_learned, counters_, report));
-  if (timed_ != nullptr) {
-    WEFT_RETURN_IF_ERROR(
-        timed_->Finish([this](std::span<double> values) { return rounds_->SumScalars(values); },
-                       own_updates, counters_));
-  }
+  if (timed_ != nullptr) timed_->Finish(counters_);
   if (context.observer != nullptr) context.observer->OnExchange(false);
   weights_.Changed(Repack::kTrained);
   return clock_.Collect(context, report.seconds);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "worker/engine/train/offloaded_updates.h"
 #include "worker/engine/train/part_losses.h"
 #include "worker/engine/train/replay_check.h"
+#include "worker/engine/train/round_members.h"
 #include "worker/engine/train/sequence_passes.h"
 #include "worker/engine/train/state_context.h"
 #include "worker/engine/train/step_clock.h"
@@ -64,6 +66,25 @@ class Trainer {
     return timed_ != nullptr ? timed_->at_start()
                              : counters_.step == LastOuterStep(job_.train, counters_.step);
   }
+
+  // Rounds by time whose ranks come and go (round_members.h).
+
+  /// How far this rank is.
+  RoundPosition position() const { return timed_->position(); }
+  /// What a rank that is behind needs besides StateTensors(), at an outer step.
+  std::span<const double> round_speeds() const { return timed_->speeds(); }
+
+  /// Ranks have come together anew: `outer` sums over them, and `members` are those of the next
+  /// rounds; `positions` are of all of them, by rank. Where some are amid a round they make the
+  /// outer step, which is reported, and this rank is at one then. Those that are behind call
+  /// TakeOver next. After an error of the ranks it can be called again, with others.
+  Result<std::optional<StepReport>> Regroup(GradientReducer* outer, const RoundMembers& members,
+                                            std::span<const RoundPosition> positions);
+
+  /// StateTensors() have been overwritten with those of a rank at `source`, or those that all ranks
+  /// have alike; the rest comes from that rank, too.
+  Status TakeOver(const RoundPosition& source, std::vector<double> speeds,
+                  const TrainCounters& counters);
 
   /// Differentiates the loss of the batch of the step that is about to begin, at the values that
   /// the parameters have, and neither updates them nor counts a step. Their gradients become those
@@ -148,6 +169,9 @@ class Trainer {
   Status FinishRound(StepReport& report);
   /// Whether the local step of `report` was the last of its round, which it then reports.
   bool RoundEnds(StepReport& report);
+  /// Makes the outer step that ends the round of `report`, which becomes one of all ranks. All of
+  /// it is done, or after an error of the ranks nothing.
+  Status MakeOuterStep(StepReport& report);
 
   bool on_gpu() const { return parts_.context->stream.device.type == DeviceType::kCuda; }
   /// Whether the host sums the losses before the update: other ranks have some.

@@ -7,6 +7,7 @@
 #include "worker/engine/techniques/parallel/gradient_reducer.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/tensor/context.h"
+#include "worker/engine/train/round_members.h"
 
 namespace weft::engine {
 
@@ -22,6 +23,8 @@ struct TrainerParts {
   /// worker, or none.
   GradientReducer* outer = nullptr;
   int64_t rank = 0;  ///< Among the data-parallel ranks.
+  /// Of train.local_round_seconds, where ranks come and go; else none, which are all ranks.
+  RoundMembers round_members = {};
   /// The tensor-parallel ranks of the model, which was made with it, or none. They train on the
   /// same sequences.
   const TensorParallel* tensor = nullptr;

@@ -1,5 +1,6 @@
 #include "worker/engine/train/trainer.h"
 
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,7 +91,11 @@ Status Validate(const JobSpec& job, const Plan& plan, const TrainerParts& parts)
       parts.model->parameters().sharded() != (parts.tensor != nullptr)) {
     return InvalidError("the model was made for another mesh than the trainer");
   }
-  if (plan.micro_batch * plan.accumulation_steps * ranks != job.train.global_batch) {
+  const int64_t share = plan.micro_batch * plan.accumulation_steps;
+  // Ranks that come and go all make steps of the size that was planned for the first ones.
+  const bool fits = parts.round_members.members.empty() ? share * ranks == job.train.global_batch
+                                                        : job.train.global_batch % share == 0;
+  if (!fits) {
     return InvalidError("micro_batch " + std::to_string(plan.micro_batch) +
                         " x accumulation_steps " + std::to_string(plan.accumulation_steps) + " x " +
                         std::to_string(ranks) + " ranks is not train.global_batch " +
@@ -186,12 +191,18 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
         LocalRounds::New(state, job.train, parts.model->parameters(), parts.outer, parts.rank));
   }
   if (TimesRounds(job.train)) {
-    trainer->timed_ =
-        std::make_unique<TimedRound>(TimedRound::Options{.rank = parts.rank,
-                                                         .ranks = trainer->ranks_.data_ranks(),
-                                                         .global_batch = job.train.global_batch,
-                                                         .steps = job.train.steps,
-                                                         .seconds = job.train.local_round_seconds});
+    RoundMembers members = parts.round_members;
+    if (members.members.empty()) {
+      members.number = parts.rank;
+      members.members.resize(static_cast<size_t>(trainer->ranks_.data_ranks()));
+      std::iota(members.members.begin(), members.members.end(), 0);
+    }
+    trainer->timed_ = std::make_unique<TimedRound>(
+        TimedRound::Options{.members = std::move(members),
+                            .global_batch = job.train.global_batch,
+                            .share = plan.micro_batch * plan.accumulation_steps,
+                            .steps = job.train.steps,
+                            .seconds = job.train.local_round_seconds});
   }
   Context& context = *parts.context;
   WEFT_ASSIGN_OR_RETURN(trainer->totals_, StepTotals::New(parts, &trainer->ranks_));

@@ -31,6 +31,9 @@ class OuterStep {
 
   int64_t world_size() const { return ranks_ == nullptr ? 1 : ranks_->world_size(); }
 
+  /// From now on these sum over the ranks.
+  void SetRanks(GradientReducer* ranks) { ranks_ = ranks; }
+
   /// Replaces each value by its sum over the ranks, added in rank order.
   Status SumScalars(std::span<double> values);
 
