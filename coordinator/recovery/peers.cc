@@ -36,7 +36,9 @@ bool IsSpare(const JobRecord& job, const AttemptRecord& attempt, const Placement
 std::string Named(const PlacementRecord& placement) {
   std::string text = placement.ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < placement.ranks.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == placement.ranks.size() ? " and " : ", ") +
+    text += (i == 0                            ? ""
+             : i + 1 == placement.ranks.size() ? " and "
+                                               : ", ") +
             std::to_string(placement.ranks[i]);
   }
   return text + " on worker " + placement.worker_id;
@@ -63,8 +65,8 @@ void NextMembership(AttemptRecord& attempt) {
 
 std::string NowTrain(const AttemptRecord& attempt) {
   const auto ranks = static_cast<int64_t>(LivingMembers(attempt).size());
-  return std::to_string(ranks) + (ranks == 1 ? " rank goes on" : " ranks go on") +
-         " (membership " + std::to_string(attempt.membership) + ")";
+  return std::to_string(ranks) + (ranks == 1 ? " rank goes on" : " ranks go on") + " (membership " +
+         std::to_string(attempt.membership) + ")";
 }
 
 PlacementRecord* FindOn(AttemptRecord& attempt, const std::string& worker_id) {
@@ -124,9 +126,8 @@ bool HasFirstRank(const AttemptRecord& attempt, const PlacementRecord& placement
 bool MaySpare(const JobCase& current, int64_t epoch, const std::string& worker_id) {
   if (!RunsElastically(current, epoch)) return false;
   const auto& placements = current.attempt->placements;
-  const auto found = std::find_if(placements.begin(), placements.end(), [&](const auto& each) {
-    return each.worker_id == worker_id;
-  });
+  const auto found = std::find_if(placements.begin(), placements.end(),
+                                  [&](const auto& each) { return each.worker_id == worker_id; });
   if (found == placements.end()) return false;
   return !IsMember(*found) || IsSpare(current.job, *current.attempt, *found);
 }

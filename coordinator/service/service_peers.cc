@@ -1,4 +1,5 @@
-// Running attempts whose ranks come and go (recovery/peers.h): who learns of it, who joins, who leaves.
+// Running attempts whose ranks come and go (recovery/peers.h): who learns of it, who joins, who
+// leaves.
 #include <algorithm>
 
 #include "common/log.h"

@@ -84,8 +84,8 @@ void Agent::Start() {
 
 void Agent::OnStart(const v1::StartAttempt& start) {
   Key key{start.job_id(), start.epoch()};
-  // Delivered at least once, and perhaps late. A running attempt may get ranks here again, which have
-  // greater numbers than those before.
+  // Delivered at least once, and perhaps late. A running attempt may get ranks here again, which
+  // have greater numbers than those before.
   if (const Placement* before = FindPlacement(key); before != nullptr) {
     const auto& ranks = before->attempt.ranks();
     const bool again = start.joins() && before->attempt.over() && !ranks.empty() &&

@@ -170,8 +170,8 @@ class Attempt {
   std::optional<std::chrono::nanoseconds> saving_since_;  // the first rank, with no step after it
   std::optional<int64_t> resume_step_;
   std::optional<int64_t> profile_request_;  // that rank 0 is working on
-  v1::Membership membership_;  // newest; without a number: none
-  int first_rank_ = 0;         // of the attempt
+  v1::Membership membership_;               // newest; without a number: none
+  int first_rank_ = 0;                      // of the attempt
   bool training_ = false;
   bool failing_ = false;  // a rank failed; the others are given a moment, then killed
   bool killed_ = false;

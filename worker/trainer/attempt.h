@@ -220,11 +220,11 @@ class Attempt {
   std::optional<SaveSchedule> saves_;        ///< Rank 0, where the job leaves the interval open.
   std::optional<ProfileRecording> profile_;  ///< On all ranks at the same steps.
 
-  bool ended_ = false;             ///< Well.
-  bool has_state_ = true;          ///< False: it is yet to take that of the others.
-  bool outer_step_made_ = false;   ///< And what follows it is not done.
-  bool rolling_back_ = false;      ///< The state is nothing that others could go on from.
-  int64_t last_outer_step_ = 0;    ///< The one before the newest.
+  bool ended_ = false;                  ///< Well.
+  bool has_state_ = true;               ///< False: it is yet to take that of the others.
+  bool outer_step_made_ = false;        ///< And what follows it is not done.
+  bool rolling_back_ = false;           ///< The state is nothing that others could go on from.
+  int64_t last_outer_step_ = 0;         ///< The one before the newest.
   std::optional<int64_t> resume_step_;  ///< Of the checkpoint that the attempt started from.
   int64_t parameters_ = 0;
   int64_t trained_parameters_ = 0;  ///< Of them.

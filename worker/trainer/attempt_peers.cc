@@ -183,15 +183,9 @@ Status Attempt::CatchUp(const std::vector<engine::RoundPosition>& positions) {
   Handover handover;
   if (gives) {
     const std::span<const double> speeds = trainer_->round_speeds();
-    handover = {trainer_->counters(),
-                trainer_->position(),
-                {speeds.begin(), speeds.end()},
-                first_step_,
-                last_outer_step_,
-                resume_step_,
-                skipped_in_a_row_,
-                base_fingerprint_,
-                base_tensors_};
+    handover = {trainer_->counters(), trainer_->position(), {speeds.begin(), speeds.end()},
+                first_step_,          last_outer_step_,     resume_step_,
+                skipped_in_a_row_,    base_fingerprint_,    base_tensors_};
   }
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                         group_->AllGather(gives ? ToJson(handover).dump() : ""));
@@ -210,8 +204,7 @@ Status Attempt::CatchUp(const std::vector<engine::RoundPosition>& positions) {
   }
   if (how.current[static_cast<size_t>(group_->rank())]) return OkStatus();
   WEFT_ASSIGN_OR_RETURN(handover, FromText<Handover>(texts[static_cast<size_t>(source)]));
-  WEFT_RETURN_IF_ERROR(
-      trainer_->TakeOver(handover.position, handover.speeds, handover.counters));
+  WEFT_RETURN_IF_ERROR(trainer_->TakeOver(handover.position, handover.speeds, handover.counters));
   has_state_ = true;
   first_step_ = handover.first_step;
   last_outer_step_ = handover.last_outer_step;

@@ -136,8 +136,8 @@ AttemptOutcome Attempt::SaveAndStop() {
   if (saved.ok()) {
     return AttemptOutcome{step, engine::CheckpointPath(spec_.run_dir, step), std::nullopt};
   }
-  Event("error", "stopped without a checkpoint of step " + std::to_string(step) + ": " +
-                     saved.message());
+  Event("error",
+        "stopped without a checkpoint of step " + std::to_string(step) + ": " + saved.message());
   return AttemptOutcome{step, "", std::nullopt};
 }
 

@@ -83,8 +83,7 @@ Result<bool> RoundPeers::Await(int64_t least, bool joins) {
   return true;
 }
 
-Result<std::unique_ptr<engine::Collective>> RoundPeers::Connect(
-    engine::CollectiveOptions options) {
+Result<std::unique_ptr<engine::Collective>> RoundPeers::Connect(engine::CollectiveOptions options) {
   options.rank = static_cast<int>(engine::PlaceAmong(members_.members, members_.number));
   options.size = static_cast<int>(members_.members.size());
   options.connect_timeout = options.timeout + kConnectPatience;
@@ -117,7 +116,8 @@ Result<std::string> RoundPeers::Store::Get(const std::string& key,
                                            std::chrono::milliseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    Result<std::string> value = peers_->attempt_store_.Get(prefix_ + key, std::min(timeout, kSlice));
+    Result<std::string> value =
+        peers_->attempt_store_.Get(prefix_ + key, std::min(timeout, kSlice));
     if (value.ok() || value.status().code() != StatusCode::kUnavailable) return value;
     if (const std::string why = peers_->WhyOver(); !why.empty()) {
       return UnavailableError(prefix_ + key + " will not come: " + why);

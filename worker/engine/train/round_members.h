@@ -42,7 +42,7 @@ struct RoundPosition {
 struct Regrouping {
   int64_t source = 0;         ///< Rank whose state the others take that are behind.
   std::vector<bool> current;  ///< By rank: it is as far as the source.
-  bool ends_round = false;    ///< First they make the outer step with what was learned in the round.
+  bool ends_round = false;  ///< First they make the outer step with what was learned in the round.
 };
 
 /// It follows from how far each rank is, by rank: the newest state holds. A rank is behind when it
