@@ -378,10 +378,14 @@ int64_t FirstDenseStep(const TrainSpec& train) {
   return dense > 0 ? train.steps - dense : kNever;
 }
 
-// Each rank has two chunks of a sequence.
+// Each rank has two chunks of a sequence. Sequences that have no equal chunks are refused whatever
+// the gradients are.
 Status CheckTokenGroups(const JobSpec& job, int64_t degree) {
-  const int64_t length = SequenceLength(job), groups = 8 * degree;
-  if (degree <= 1 || !kGradientEstimates.asked(job) || length % groups == 0) return OkStatus();
+  const int64_t length = SequenceLength(job), chunks = 2 * degree, groups = 4 * chunks;
+  if (degree <= 1 || !kGradientEstimates.asked(job) || length % chunks != 0 ||
+      length % groups == 0) {
+    return OkStatus();
+  }
   return InvalidError("train.sparsity.gradient_estimate " + job.train.sparsity.gradient_estimate +
                       " keeps two of four tokens, and the chunks of " + std::to_string(degree) +
                       " context-parallel ranks cut such fours: sequences have " +

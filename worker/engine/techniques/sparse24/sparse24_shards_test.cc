@@ -174,6 +174,7 @@ TEST(Sparse24OnShards, RanksGatherWhatIsCounted) {
       SCOPED_TRACE(std::string(method) + " " + precision);
       const JobSpec job = LargerJob(Exact(method));
       MeshCase c = OnShards(job, precision);
+      c.plan.micro_batch = 1;
       c.plan.accumulation_steps = 2;
       const auto counted =
           static_cast<double>(TrafficOfStep(MemoryInputsOf(job, c.plan, {})).gathered);
