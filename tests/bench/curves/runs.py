@@ -79,13 +79,13 @@ class Record:
         self.known = json.loads(path.read_text()) if path.exists() else {}
 
     @staticmethod
-    def of(identity):
+    def hash_of(identity):
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def find(self, name, identity):
         """The result of a run, without curves and seconds; None where it is not there."""
         found = self.known.get(name)
-        return found if found and found["identity"] == self.of(identity) else None
+        return found if found and found["identity"] == self.hash_of(identity) else None
 
     def add(self, name, identity, result):
         summary = result["summary"]
@@ -94,7 +94,7 @@ class Record:
             summary = {"validation_loss_nats": summary["validation_loss_nats"],
                        "phases": [{"training_flops": each["training_flops"]} for each in phases]}
         with self.lock:
-            self.known[name] = {"identity": self.of(identity), "diverged": result["diverged"],
+            self.known[name] = {"identity": self.hash_of(identity), "diverged": result["diverged"],
                                 "summary": summary}
             new = self.path.with_suffix(".new")
             new.write_text(json.dumps(dict(sorted(self.known.items())), indent=1) + "\n")
