@@ -1,10 +1,13 @@
 """Programs that take turns at training the same model, one at a time."""
 
 import json
+import pathlib
 import statistics
 import subprocess
 import sys
 import threading
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(command, **options):
@@ -12,6 +15,15 @@ def run(command, **options):
     if result.returncode != 0:
         sys.exit(f"failed: {' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
     return result.stdout
+
+
+def engine_bench():
+    """The benchmark of the release build, which the build makes only when it is asked to."""
+    binary = ROOT / "build/release/bin/engine_bench"
+    if not binary.exists():
+        sys.exit(f"{binary} is missing; hint: cmake --preset release && "
+                 "cmake --build --preset release --target engine_bench")
+    return str(binary)
 
 
 class Contestant:
