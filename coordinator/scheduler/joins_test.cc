@@ -129,7 +129,7 @@ TEST(Joins, NoneOnWorkersThatAreCordonedOrDrainOrHaveNoRoom) {
   s.snapshot.free.erase("m3");  // it is being checked
   EXPECT_THAT(s.Joined(), ElementsAre("m4"));
   s.snapshot.free.at("m4").memory_bytes = 0;
-  s.plans[0]->prediction.memory_per_rank.parameters = 1;
+  s.plans[0]->prediction.memory_per_rank.parameters_bytes = 1;
   EXPECT_THAT(s.Joined(), IsEmpty());
 }
 
