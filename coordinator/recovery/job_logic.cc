@@ -158,7 +158,7 @@ void CloseAttempt(Change& change, double now) {
 }  // namespace
 
 const PlacementRecord* LivingPlacement(const JobCase& current, int64_t epoch,
-                                     const std::string& worker_id) {
+                                       const std::string& worker_id) {
   if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
     return nullptr;
   }

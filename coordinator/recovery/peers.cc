@@ -98,7 +98,7 @@ bool RunsElastically(const JobCase& current, int64_t epoch) {
 }
 
 /// The members stay, and come together in another membership.
-void TellAnew(Change& change, const std::string& why) {
+void RegroupMembers(Change& change, const std::string& why) {
   AttemptRecord& attempt = *change.attempt();
   ++attempt.membership;
   change.SaveAttempt();
@@ -223,7 +223,7 @@ Result<Transaction> LetPeersGo(const JobCase& current, int64_t epoch,
 Result<Transaction> RenewMembership(const JobCase& current, int64_t epoch, double now) {
   if (!RunsElastically(current, epoch)) return Transaction{};
   Change change(current, now);
-  TellAnew(change, "no rank is lost, but they do not reach each other");
+  RegroupMembers(change, "no rank is lost, but they do not reach each other");
   return change.Finish();
 }
 
@@ -234,7 +234,7 @@ bool GoOnWithout(Change& change, PlacementRecord& placement, Reason reason,
   if (placement.part == PlacementPart::kLeft) {
     // The others may be amid what they do with it, and have not been told that it is gone.
     if (reason != Reason::kNone && change.job().state == JobState::kRunning) {
-      TellAnew(change, Named(placement) + " was lost as it left");
+      RegroupMembers(change, Named(placement) + " was lost as it left");
     }
     return true;
   }

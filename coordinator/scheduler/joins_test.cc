@@ -38,7 +38,7 @@ struct PeerSituation : CoreSituation {
     ++job.job.joining;
     snapshot.free.at(worker).cores = 0;
   }
-  /// The worker is cordoned or drains: it offers nothing to anybody.
+  /// The worker is cordoned or drains: it offers nothing to any job.
   void Leave(const std::string& worker) {
     std::erase_if(snapshot.cluster.workers,
                   [&](const WorkerProfile& each) { return each.worker_id == worker; });

@@ -4,8 +4,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
-#include "coordinator/scheduler/spares.h"
 #include "coordinator/recovery/peers.h"
+#include "coordinator/scheduler/spares.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {

@@ -36,7 +36,7 @@ void Service::SetPlaced(const AttemptRecord& attempt) {
 }
 
 Session* Service::SessionOf(const std::shared_ptr<WorkerLink>& link, const char* method,
-                                     std::string* worker_id) {
+                            std::string* worker_id) {
   auto it = link_workers_.find(link.get());
   if (it == link_workers_.end()) {
     metrics_.Fenced(method);

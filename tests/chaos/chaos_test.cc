@@ -82,12 +82,15 @@ std::vector<std::string> MovesTo(const std::vector<std::string>& states) {
 /// From the submission of a job to its training, in the order in which it passes each point; those
 /// of the store are passed with each change, and those of reports again at its end.
 const std::vector<std::string>& PointsOfAStart() {
-  static const std::vector<std::string> kPoints = {
-      "coordinator.submit.before_commit",  "coordinator.submit.after_commit",
-      "coordinator.plan.before",           "coordinator.dispatch.before_send",
-      "coordinator.dispatch.after_send",   "coordinator.store.before_commit",
-      "coordinator.store.after_commit",    "coordinator.attempt.report.before_commit",
-      "coordinator.attempt.report.after_commit"};
+  static const std::vector<std::string> kPoints = {"coordinator.submit.before_commit",
+                                                   "coordinator.submit.after_commit",
+                                                   "coordinator.plan.before",
+                                                   "coordinator.dispatch.before_send",
+                                                   "coordinator.dispatch.after_send",
+                                                   "coordinator.store.before_commit",
+                                                   "coordinator.store.after_commit",
+                                                   "coordinator.attempt.report.before_commit",
+                                                   "coordinator.attempt.report.after_commit"};
   return kPoints;
 }
 
@@ -394,9 +397,9 @@ TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
     // Of ranks that save a part each: worker/trainer/peers_process_test.cc.
     if (point == "checkpoint.before_share") continue;
     SCOPED_TRACE(point);
-    // Every attempt dies at the fourth checkpoint (or deletion) of its own, so that the job of eight
-    // gets there, and after more than one death. Steps are slow enough for each checkpoint to be
-    // done before the next; one that is due while another is written is left out.
+    // Every attempt dies at the fourth checkpoint (or deletion) of its own, so that the job of
+    // eight gets there, and after more than one death. Steps are slow enough for each checkpoint to
+    // be done before the next; one that is due while another is written is left out.
     Cluster cluster(
         {.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point + "=crash@4"}}});
     v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);

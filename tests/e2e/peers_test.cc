@@ -32,8 +32,7 @@ int CountEvents(Cluster& cluster, const std::string& id, const std::string& kind
 }
 
 void AwaitEvent(Cluster& cluster, const std::string& id, const std::string& kind, int times = 1) {
-  EXPECT_TRUE(
-      Eventually([&] { return CountEvents(cluster, id, kind) >= times; }, seconds(60)))
+  EXPECT_TRUE(Eventually([&] { return CountEvents(cluster, id, kind) >= times; }, seconds(60)))
       << kind << cluster.LogTails();
 }
 

@@ -61,8 +61,8 @@ struct Handover {
 };
 
 /// What all take for the outer step before the newest: they evaluate and save together when that is
-/// due since then. Some may have gone on from the newest one while others had yet to do what follows
-/// it: that is due again.
+/// due since then. Some may have gone on from the newest one while others had yet to do what
+/// follows it: that is due again.
 Result<int64_t> LastOuterStep(const std::vector<engine::RoundPosition>& positions,
                               const std::vector<int64_t>& told) {
   WEFT_ASSIGN_OR_RETURN(const engine::Regrouping how, engine::PlanRegrouping(positions));

@@ -1,4 +1,5 @@
-// Ranks that come and go, as processes: killed amid a round or a checkpoint, and new ones that join.
+// Ranks that come and go, as processes: killed amid a round or a checkpoint, and new ones that
+// join.
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
@@ -128,12 +129,12 @@ class PeersProcessTest : public TimedRoundsFixture {
     spec.membership = 1;
     return spec;
   }
-  /// Runs the ranks, of which `dies` is killed at that failpoint, and the others to the end.
+  /// Runs the ranks to the end, except `dies`, which is killed at that failpoint.
   void RunWithout(int64_t dies, const std::string& at, AttemptSpec spec) {
     std::vector<std::unique_ptr<Rank>> ranks;
     for (spec.rank = 0; spec.rank < 3; ++spec.rank) {
-      ranks.push_back(Start(
-          spec, "trainer.before_step=sleep:40" + (spec.rank == dies ? "," + at : ""), true));
+      ranks.push_back(
+          Start(spec, "trainer.before_step=sleep:40" + (spec.rank == dies ? "," + at : ""), true));
     }
     PeerDaemons daemons;
     for (int64_t rank = 0; rank < 3; ++rank) {
@@ -207,7 +208,7 @@ TEST_F(PeersProcessTest, ARankIsKilledAmidARoundAndAnotherOneJoins) {
   }
 }
 
-TEST_F(PeersProcessTest, ACheckpointThatIsUnderWayWhenARankIsKilledIsGivenUp) {
+TEST_F(PeersProcessTest, ACheckpointInFlightWhenARankIsKilledIsGivenUp) {
   const std::vector<std::pair<int64_t, std::string>> deaths = {
       {2, "checkpoint.before_share=crash@2"},  // the others have written, or will
       {0, "checkpoint.after_shards=crash@2"},  // all is there but the manifest

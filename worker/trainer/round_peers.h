@@ -32,8 +32,8 @@ class RoundPeers {
   int64_t newest() const;
 
   /// A store of the present membership, for what its ranks do together besides the group. Get gives
-  /// up with kUnavailable soon after one of them is known to be gone or the watched group has broken,
-  /// or after Leave.
+  /// up with kUnavailable soon after one of them is known to be gone or the watched group has
+  /// broken, or after Leave.
   engine::Store& store() { return *store_; }
 
   /// The group of the present membership: it is cut as soon as one of its ranks is known to be

@@ -41,16 +41,16 @@ class FakeDaemon : public Reporter {
   bool StopRequested() override { return false; }
   void WatchMembership(std::function<void(const MembershipMessage&)> told) override {
     const std::lock_guard lock(mutex_);
-    told_ = std::move(told);
+    watcher_ = std::move(told);
   }
-  void Tell(const MembershipMessage& membership) {
+  void Announce(const MembershipMessage& membership) {
     const std::lock_guard lock(mutex_);
-    if (told_) told_(membership);
+    if (watcher_) watcher_(membership);
   }
 
  private:
   std::mutex mutex_;
-  std::function<void(const MembershipMessage&)> told_;
+  std::function<void(const MembershipMessage&)> watcher_;
 };
 
 /// A rank with its group and its writer of checkpoints, in one thread of the test.
@@ -95,7 +95,7 @@ class Peer {
     writer_.reset();
     group_.reset();
   }
-  void Tell(const MembershipMessage& membership) { daemon_.Tell(membership); }
+  void Announce(const MembershipMessage& membership) { daemon_.Announce(membership); }
   void Regroup(int64_t least) {
     peers_.Watch(nullptr);
     peers_.Leave();
@@ -169,7 +169,7 @@ struct Loss {
 
 class LostPeerTest : public RoundPeersTest, public testing::WithParamInterface<Loss> {};
 
-TEST_P(LostPeerTest, CostsTheCheckpointThatIsUnderWayAndNoTime) {
+TEST_P(LostPeerTest, CostsTheCheckpointInFlightAndNoTime) {
   const int64_t lost = GetParam().rank, survivor = 3 - lost;
   const MembershipMessage without{2, {0, survivor}, {lost}};
   Run([&](Peer& peer, int64_t rank) {
@@ -177,7 +177,7 @@ TEST_P(LostPeerTest, CostsTheCheckpointThatIsUnderWayAndNoTime) {
     peer.Meet();
     if (rank == lost) {
       if (!GetParam().told) return peer.Die();
-      for (const int64_t other : {int64_t{0}, survivor}) PeerOf(other).Tell(without);
+      for (const int64_t other : {int64_t{0}, survivor}) PeerOf(other).Announce(without);
       return;
     }
     const auto begin = steady_clock::now();
@@ -186,7 +186,7 @@ TEST_P(LostPeerTest, CostsTheCheckpointThatIsUnderWayAndNoTime) {
     if (rank == 0) {
       EXPECT_EQ(saved.code(), StatusCode::kUnavailable) << saved.message();
     }
-    peer.Tell(without);
+    peer.Announce(without);
     peer.Regroup(2);
     if (HasFatalFailure()) return;
     const Status next = peer.Save(30);
@@ -220,7 +220,7 @@ TEST_F(RoundPeersTest, WhatTheFirstRankLeftHalfWrittenIsNoCheckpoint) {
     const Status share = peer.Save(10);
     EXPECT_TRUE(share.ok()) << share.message();
     EXPECT_FALSE(engine::LatestVerified(env_, kRun)->latest.has_value());
-    peer.Tell({2, {1, 2}, {0}});
+    peer.Announce({2, {1, 2}, {0}});
     peer.Regroup(2);
     if (HasFatalFailure()) return;
     const Status again = peer.Save(10);
