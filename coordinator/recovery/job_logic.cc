@@ -157,6 +157,17 @@ void CloseAttempt(Change& change, double now) {
 
 }  // namespace
 
+const PlacementRecord* LivingPlacement(const JobCase& current, int64_t epoch,
+                                       const std::string& worker_id) {
+  if (!current.attempt || current.attempt->epoch != epoch || current.attempt->ended_at) {
+    return nullptr;
+  }
+  for (const PlacementRecord& placement : current.attempt->placements) {
+    if (placement.worker_id == worker_id && !IsGone(placement.state)) return &placement;
+  }
+  return nullptr;
+}
+
 size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts) {
   const auto completed = std::count_if(attempts.begin(), attempts.end(), Completed);
   return std::min(static_cast<size_t>(completed), PhaseCount(job) - 1);

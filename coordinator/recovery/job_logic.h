@@ -43,6 +43,10 @@ int64_t Preemptions(const JobCase& current);
 /// seconds.
 double RunSeconds(const JobCase& current, double now);
 
+/// The ranks of that attempt, the one that runs, on that worker; null: none of them may be alive.
+const PlacementRecord* LivingPlacement(const JobCase& current, int64_t epoch,
+                                       const std::string& worker_id);
+
 /// The phase of a job that runs or is next after these attempts at it, from 0: each that COMPLETED
 /// has ended one. Nothing else says so, and it is stored with the end of the attempt in one change.
 size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts);

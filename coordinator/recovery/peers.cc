@@ -18,6 +18,17 @@ bool Counts(const PlacementRecord& placement) {
          (!IsGone(placement.state) || placement.state == PlacementState::kFinished);
 }
 
+/// Ascending.
+std::vector<int64_t> LivingRanks(const AttemptRecord& attempt, PlacementPart part) {
+  std::vector<int64_t> ranks;
+  for (const PlacementRecord& placement : attempt.placements) {
+    if (placement.part != part || IsGone(placement.state)) continue;
+    ranks.insert(ranks.end(), placement.ranks.begin(), placement.ranks.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 int64_t LeastRanks(const JobRecord& job) {
   return std::max<int64_t>(job.spec.resources.min_ranks, 1);
 }
@@ -26,9 +37,14 @@ int64_t LeastRanks(const JobRecord& job) {
 bool IsSpare(const JobRecord& job, const AttemptRecord& attempt, const PlacementRecord& without) {
   if (attempt.membership == 0 || attempt.ended_at || job.state != JobState::kRunning) return false;
   int64_t left = 0;
+  bool ends = false;
   for (const PlacementRecord& placement : attempt.placements) {
-    if (&placement != &without && Counts(placement)) left += std::ssize(placement.ranks);
+    if (&placement == &without || !Counts(placement)) continue;
+    left += std::ssize(placement.ranks);
+    ends = ends || placement.state == PlacementState::kFinished;
   }
+  // Those that have ended rely on the first rank to report the end: nobody would do it any more.
+  if (ends && HasFirstRank(attempt, without)) return false;
   return left >= LeastRanks(job);
 }
 
@@ -81,6 +97,14 @@ bool RunsElastically(const JobCase& current, int64_t epoch) {
          !current.attempt->ended_at && current.job.state == JobState::kRunning;
 }
 
+/// The members stay, and come together in another membership.
+void RegroupMembers(Change& change, const std::string& why) {
+  AttemptRecord& attempt = *change.attempt();
+  ++attempt.membership;
+  change.SaveAttempt();
+  change.Event("peers regroup", why + "; " + NowTrain(attempt), attempt.epoch);
+}
+
 void Stop(Change& change, PlacementRecord& placement) {
   const int64_t epoch = change.attempt()->epoch;
   placement.part = PlacementPart::kLeft;
@@ -92,13 +116,11 @@ void Stop(Change& change, PlacementRecord& placement) {
 }  // namespace
 
 std::vector<int64_t> LivingMembers(const AttemptRecord& attempt) {
-  std::vector<int64_t> ranks;
-  for (const PlacementRecord& placement : attempt.placements) {
-    if (!IsMember(placement) || IsGone(placement.state)) continue;
-    ranks.insert(ranks.end(), placement.ranks.begin(), placement.ranks.end());
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
+  return LivingRanks(attempt, PlacementPart::kMember);
+}
+
+std::vector<int64_t> JoiningRanks(const AttemptRecord& attempt) {
+  return LivingRanks(attempt, PlacementPart::kJoining);
 }
 
 std::vector<int64_t> GoneRanks(const AttemptRecord& attempt) {
@@ -201,19 +223,20 @@ Result<Transaction> LetPeersGo(const JobCase& current, int64_t epoch,
 Result<Transaction> RenewMembership(const JobCase& current, int64_t epoch, double now) {
   if (!RunsElastically(current, epoch)) return Transaction{};
   Change change(current, now);
-  ++change.attempt()->membership;
-  change.SaveAttempt();
-  change.Event("peers regroup",
-               "no rank is lost, but they do not reach each other; " + NowTrain(*change.attempt()),
-               epoch);
+  RegroupMembers(change, "no rank is lost, but they do not reach each other");
   return change.Finish();
 }
 
 bool GoOnWithout(Change& change, PlacementRecord& placement, Reason reason,
                  const std::string& why) {
   AttemptRecord& attempt = *change.attempt();
-  if (attempt.membership == 0 || placement.part == PlacementPart::kLeft) {
-    return attempt.membership > 0;
+  if (attempt.membership == 0) return false;
+  if (placement.part == PlacementPart::kLeft) {
+    // The others may be amid what they do with it, and have not been told that it is gone.
+    if (reason != Reason::kNone && change.job().state == JobState::kRunning) {
+      RegroupMembers(change, Named(placement) + " was lost as it left");
+    }
+    return true;
   }
   if (placement.part == PlacementPart::kMember) {
     if (IsFatal(reason) || !IsSpare(change.job(), attempt, placement)) return false;

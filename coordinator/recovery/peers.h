@@ -17,6 +17,8 @@ class Change;
 /// The ranks that are members and may be alive, ascending: the first one does what rank 0 does
 /// where ranks stay.
 std::vector<int64_t> LivingMembers(const AttemptRecord& attempt);
+/// The ranks that start to join, and are no members yet.
+std::vector<int64_t> JoiningRanks(const AttemptRecord& attempt);
 /// The ranks that are no more and were members once.
 std::vector<int64_t> GoneRanks(const AttemptRecord& attempt);
 /// Whether the rank that reports for all is on the worker of `placement`.

@@ -96,12 +96,14 @@ TEST_F(PeersTest, ARankJoinsWhenItIsReadyWithANumberOfItsOwn) {
   EXPECT_THAT(attempt().placements[1].ranks, ElementsAre(2)) << "no number comes twice";
   EXPECT_EQ(attempt().placements[1].part, PlacementPart::kJoining);
   EXPECT_EQ(attempt().membership, 2) << "not before it is ready";
+  EXPECT_THAT(JoiningRanks(attempt()), ElementsAre(2));
   ASSERT_EQ(life_.last.add_intents.size(), 1u);
   EXPECT_EQ(life_.last.add_intents[0].kind, IntentKind::kStart);
   life_.Report("b", PlacementEvent::kStarted);
   life_.Take(TakeInPeer(life_.current, 1, "b", 4));
   EXPECT_EQ(attempt().membership, 3);
   EXPECT_THAT(LivingMembers(attempt()), ElementsAre(0, 2));
+  EXPECT_THAT(JoiningRanks(attempt()), IsEmpty());
   EXPECT_THAT(attempt().plan.rank_workers, ElementsAre("a", "b"));
   life_.Take(TakeInPeer(life_.current, 1, "b", 5));
   EXPECT_TRUE(life_.last.empty()) << "once";
@@ -126,6 +128,42 @@ TEST_F(PeersTest, RanksThatAreLetGoLiveUntilTheNextOuterStep) {
   life_.Report("b", PlacementEvent::kStopped);
   EXPECT_EQ(life_.state(), JobState::kRunning) << "it was to stop";
   EXPECT_EQ(attempt().membership, 2);
+}
+
+TEST_F(PeersTest, OneThatIsLostBeforeItHasLeftIsMadeKnown) {
+  // The others may be writing a checkpoint with it, and its connection need not tell them.
+  Train({"a", "b", "c"});
+  life_.Take(LetPeersGo(life_.current, 1, {"c"}, "worker c drains", 3));
+  EXPECT_EQ(attempt().membership, 2);
+  life_.Report("c", PlacementEvent::kLost, Reason::kWorkerLost);
+  EXPECT_EQ(life_.state(), JobState::kRunning);
+  EXPECT_EQ(attempt().membership, 3);
+  EXPECT_THAT(LivingMembers(attempt()), ElementsAre(0, 1));
+  EXPECT_THAT(GoneRanks(attempt()), ElementsAre(2));
+  EXPECT_EQ(attempt().plan.mesh.data, 2);
+  EXPECT_THAT(LastEvent(), HasSubstr("rank 2 on worker c was lost as it left"));
+}
+
+TEST_F(PeersTest, TheAttemptEndsWhenTheFirstRankIsLostAfterOthersHaveEnded) {
+  for (const PlacementEvent end : {PlacementEvent::kFailed, PlacementEvent::kLost}) {
+    life_ = Life();
+    Train({"a", "b", "c"});
+    life_.Report("b", PlacementEvent::kFinished);
+    EXPECT_FALSE(MaySpare(life_.current, 1, "a")) << "it has not said how the training ended";
+    EXPECT_TRUE(MaySpare(life_.current, 1, "c"));
+    life_.Report("a", end, Reason::kRankDied, "killed");
+    EXPECT_EQ(life_.state(), JobState::kRecovering);
+    EXPECT_EQ(attempt().membership, 1);
+    life_.Report("c", PlacementEvent::kFinished);
+    EXPECT_EQ(life_.state(), JobState::kQueued) << "the next attempt reports it";
+  }
+}
+
+TEST_F(PeersTest, AnotherRankThatIsLostAfterTheFirstHasEndedHarmsNobody) {
+  Train({"a", "b"});
+  life_.Report("a", PlacementEvent::kFinished);
+  life_.Report("b", PlacementEvent::kFailed, Reason::kRankDied, "killed");
+  EXPECT_EQ(life_.state(), JobState::kSucceeded);
 }
 
 TEST_F(PeersTest, TheEndStopsThoseThatAreYetToJoin) {

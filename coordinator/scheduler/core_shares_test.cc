@@ -16,58 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Machines without GPUs, with jobs that wait and run as in GpuSituation. Steps of a job take a
-/// second over its cores.
-struct CoreSituation {
-  explicit CoreSituation(int machines, int64_t cores) {
-    snapshot.cluster = Machines(machines, 0);
-    for (WorkerProfile& worker : snapshot.cluster.workers) {
-      worker.device = "cpu";
-      worker.cores = cores;
-    }
-    snapshot.free = AllFree(snapshot.cluster);
-    snapshot.now = GpuSituation::kNow;
-  }
-  JobSpec& Spec() {
-    JobSpec& spec = *specs.emplace_back(std::make_unique<JobSpec>());
-    spec.resources.device = "cpu";
-    return spec;
-  }
-  /// A job of an open size that takes `seconds` on one core.
-  JobSpec& Wait(const std::string& id, int64_t seconds) {
-    JobSpec& spec = Spec();
-    QueuedJob& job = snapshot.queue.emplace_back();
-    job.id = id;
-    job.spec = &spec;
-    job.submitted_at = snapshot.now;
-    job.steps_left = seconds;
-    job.size = JobSize{{0, 1}, 1};
-    return spec;
-  }
-  /// One that runs on `cores` cores for `seconds` more, and may be stopped.
-  JobSpec& Run(const std::string& id, int64_t cores, int64_t seconds) {
-    JobSpec& spec = Spec();
-    const CapacityPool pool(snapshot.cluster, snapshot.free);
-    Plan& plan = *plans.emplace_back(std::make_unique<Plan>(*pool.Place(CorePlan(cores))));
-    TakeCapacity(plan, snapshot.free);
-    ActiveJob& job = snapshot.active.emplace_back();
-    job.id = id;
-    job.submitted_at = snapshot.now - 10000;
-    job.job.spec = &spec;
-    job.job.plan = &plan;
-    job.job.attempt_seconds = 10000;
-    job.job.steps_left = seconds * cores;
-    job.job.step_seconds = plan.prediction.step_seconds;
-    job.job.saved = true;
-    return spec;
-  }
-  SchedulerDecisions Decide() const { return Schedule(snapshot, PlanGpus); }
-
-  SchedulerSnapshot snapshot;
-  std::vector<std::unique_ptr<JobSpec>> specs;
-  std::vector<std::unique_ptr<Plan>> plans;
-};
-
 int64_t CoresOf(const StartDecision& start) {
   return AmountOf(start.plan).cores;
 }

@@ -228,7 +228,8 @@ Json PassWriter::Active(const ActiveJob& job, Json& added) {
                       history.most_compute,
                       history.ran_out_of_memory,
                       history.replanned,
-                      OrNull(running.no_peers_on)});
+                      OrNull(running.no_peers_on),
+                      running.joining});
 }
 
 std::string PassWriter::Write(const SchedulerSnapshot& snapshot, const PlanAnswers& answers,
@@ -367,6 +368,7 @@ Status PassReplay::Run(std::string_view line) {
       if (row.size() > 23 && !row.at(23).is_null()) {
         running.no_peers_on = row.at(23).get<std::set<std::string>>();
       }
+      if (row.size() > 24) running.joining = row.at(24);
     }
     PlanAnswers answers;
     for (const Json& answer : pass.at("plans")) {

@@ -50,6 +50,14 @@ ComputeAmount LeastOf(const RankedJob& ranked) {
   return {0, std::max(ranks * CoresOfARank(resources), fixed)};
 }
 
+/// What the job computes with, also once those that start to join it have done so.
+ComputeAmount AmountHeld(const RunningJob& job) {
+  ComputeAmount amount = AmountOf(*job.plan);
+  (OnDevices(*job.plan) ? amount.gpus : amount.cores) +=
+      job.joining * (OnDevices(*job.plan) ? 1 : job.plan->threads_per_rank);
+  return amount;
+}
+
 FreeMap Everything(const ClusterProfile& cluster) {
   FreeMap all;
   for (const WorkerProfile& worker : cluster.workers) {
@@ -78,7 +86,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       outlook_{SoonFree(free_, snapshot.active), {}} {
   for (const ActiveJob& job : snapshot.active) {
     const size_t queue = held_.Find(job.queue);
-    const ComputeAmount amount = AmountOf(*job.job.plan);
+    const ComputeAmount amount = AmountHeld(job.job);
     const ComputeAmount next = job.next_plan != nullptr ? AmountOf(*job.next_plan) : amount;
     holding_.Take(queue, {std::max(amount.gpus, next.gpus), std::max(amount.cores, next.cores)});
     const double seconds = SecondsLeft(job.job);

@@ -246,7 +246,7 @@ bool SchedulingPass::TakeShare(const Candidate& candidate, const Plan& wanted,
   for (Gives& give : gives) {
     const ActiveJob& job = *give.active->job;
     ids.push_back(job.id);
-    held_.Give(give.active->turn.queue, AmountOf(*job.job.plan));
+    held_.Give(give.active->turn.queue, give.active->turn.amount);
     if (give.change) {
       held_.Take(give.active->turn.queue, AmountOf(give.change->plan));
       give.change->why += ", for job " + candidate.job.id;
@@ -404,10 +404,7 @@ bool SchedulingPass::JoinPeers(const RankedActive& active, const SizeBounds& bou
   Plan one = *job.plan;
   one.mesh.data = 1;
   one.rank_devices.clear();
-  // Those that start to join are not in the plan yet.
-  std::set<std::string> held(job.plan->rank_workers.begin(), job.plan->rank_workers.end());
-  int64_t ranks = std::ssize(job.plan->rank_workers);
-  for (const std::string& id : *job.no_peers_on) ranks += held.contains(id) ? 0 : 1;
+  int64_t ranks = std::ssize(job.plan->rank_workers) + job.joining;
   const size_t before = decisions_.joins.size();
   for (const WorkerProfile& worker : snapshot_.cluster.workers) {
     if (job.no_peers_on->contains(worker.worker_id)) continue;

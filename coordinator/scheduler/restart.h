@@ -44,6 +44,7 @@ struct RunningJob {
   bool went_back = false;               ///< It grew, and FindScaleBack found it slower.
   /// Its ranks come and go without a restart: workers on which none is to join; nullopt: they stay.
   std::optional<std::set<std::string>> no_peers_on = {};
+  int64_t joining = 0;  ///< Ranks that start to join it, which are not in its plan yet.
 };
 
 /// A better plan, and how much better in words: "2 to 4 ranks: 1.8 times as fast by the plan".

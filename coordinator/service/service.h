@@ -27,17 +27,20 @@
 #include "coordinator/scheduler/elastic_resize.h"
 #include "coordinator/scheduler/scheduler.h"
 #include "coordinator/scheduler/trials.h"
+#include "coordinator/service/calls.h"
 #include "coordinator/service/decision_log.h"
 #include "coordinator/service/event_loop.h"
 #include "coordinator/service/live_job.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/network_links.h"
 #include "coordinator/service/notifier.h"
+#include "coordinator/service/overlay.h"
 #include "coordinator/service/plan_memory.h"
 #include "coordinator/service/planning_pool.h"
 #include "coordinator/service/queue_use.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/service_options.h"
+#include "coordinator/service/session.h"
 #include "coordinator/service/views.h"
 #include "coordinator/service/worker_link.h"
 #include "coordinator/store/store.h"
@@ -177,58 +180,6 @@ class Service {
   using Decide = std::function<Result<Transaction>(const JobCase&)>;
   using Done = std::function<void(const Status&)>;
 
-  struct Session {
-    std::shared_ptr<WorkerLink> link;  ///< Null: no stream.
-    std::string incarnation;
-    std::string version;
-    std::string machine;       ///< Empty: not known.
-    double given_network = 0;  ///< Bytes per second, as the worker was started.
-    WorkerProfile profile;     ///< With the network rate that plans use.
-    bool lost = false;
-    bool stale_ranks = false;  ///< Runs ranks of attempts that are over; takes no others.
-    bool draining = false;     ///< Ends soon; takes no others.
-    Duration registered_at{0};
-    Duration steady_from{0};  ///< Neither lost nor started anew since.
-    Duration heard_at{0};
-    double last_heartbeat_at = 0;
-    bool unchecked = false;              ///< Its machine is to be checked before it gets ranks.
-    Duration check_from{0};              ///< Not before.
-    int64_t health_call = 0;             ///< The check under way; 0: none.
-    std::optional<WorkerState> counted;  ///< In worker_counts_.
-
-    WorkerState State() const {
-      return lost ? WorkerState::kLost : link ? WorkerState::kReady : WorkerState::kDisconnected;
-    }
-  };
-
-  /// What views add to the stored record.
-  struct Overlay {
-    HeapOptional<Progress> progress;
-    Reason reason = Reason::kNone;
-    std::string message;
-    std::optional<WaitDecision> wait;  ///< While it is queued.
-    int64_t waiting = 0;               ///< Jobs that waited with it.
-    double decided_at = 0;             ///< When that was decided; seconds since 1970.
-    int64_t epoch = 0;                 ///< Of the newest attempt,
-    AttemptTimes times;                ///< and what it took so far.
-    std::string straggler;             ///< Who holds it up while it runs; empty: nobody.
-  };
-
-  /// A recording under way.
-  struct ProfileCall {
-    std::string job_id;
-    std::shared_ptr<WorkerLink> link;  ///< Where it was sent.
-    std::function<void(Result<JobProfile>)> done;
-  };
-
-  /// A measurement under way between workers of two machines.
-  struct LinkCall {
-    LinkRecord record;                     ///< Without what is measured.
-    std::shared_ptr<WorkerLink> listener;  ///< Opens a port,
-    std::shared_ptr<WorkerLink> dialler;   ///< to which this one connects.
-    LinkOrder order;                       ///< With the port as soon as it is known.
-  };
-
   /// What plans use between machines of one kind.
   struct NetworkRate {
     double bytes_per_second = 0;
@@ -271,7 +222,7 @@ class Service {
   void Sweep();
   void ForgetGhosts();
 
-  // service_workers.cc: sessions. On the loop.
+  // service_workers.cc: sessions, and which ranks workers have. On the loop.
   Session* SessionOf(const std::shared_ptr<WorkerLink>& link, const char* method,
                      std::string* worker_id);
   bool SeeRunning(const std::string& worker_id, Session& session,
@@ -280,17 +231,23 @@ class Service {
                    const std::vector<RunningAttempt>& running);
   void LoseShare(const std::string& job_id, int64_t epoch, const std::string& worker_id,
                  const std::string& why, Reason reason);
+  std::vector<std::string> JobsOn(const std::string& worker_id) const;
+  void SetPlaced(const AttemptRecord& attempt);
+
+  // service_leases.cc: workers that fall silent. On the loop.
   void CheckLeases();
   void ArmLeaseTimer();
   /// Counts the worker by the state that it has now.
   void CountWorker(Session& session);
   /// It is counted no more.
   void UncountWorker(Session& session);
+
+  // service_reports.cc: what workers report of ranks. On the loop.
   /// Makes a failure of a report that the whole job is done before its last step is known to be.
   void DoubtEnd(const std::string& job_id, PlacementReport& report);
+
+  // service_rendezvous.cc: where ranks find each other. On the loop.
   bool IsCurrent(const AttemptKey& attempt, const std::string& worker_id);
-  std::vector<std::string> JobsOn(const std::string& worker_id) const;
-  void SetPlaced(const AttemptRecord& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
   /// What the placements of its newest attempt do that are not gone.
@@ -577,14 +534,6 @@ class Service {
   std::map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
 };
-
-/// Puts the sizes of an imported model, from its config.json, into the job; the planner needs them.
-/// kInvalid when that cannot be read.
-Status ResolveImport(JobSpec& spec);
-
-/// Where a user is sent whose job names files that are not allowed.
-inline constexpr const char* kRootsHint =
-    "--data-root of weft-coordinator or `weft up` says which are";
 
 /// The change with the record of the call that asked for it; nothing where nothing changes.
 Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by);

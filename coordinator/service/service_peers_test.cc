@@ -126,6 +126,39 @@ TEST_F(ServicePeersTest, ADrainingWorkerIsLetGoWithoutAStopOfTheOthers) {
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
 }
 
+TEST_F(ServicePeersTest, ALeavingRankThatIsLostIsMadeKnownToTheOthers) {
+  auto a = Attach("a"), b = Attach("b"), c = Attach("c");
+  const std::string id = Train({a, b, c});
+  Beat(c, Running(id, 1), /*draining=*/true);
+  ASSERT_TRUE(a->Saw("membership " + id + " 2: 0 1"));
+  // They may be saving with it.
+  service_->Report(c, id, {"", 1, PlacementEvent::kFailed, Reason::kRankDied, "killed", ""});
+  EXPECT_TRUE(a->Saw("membership " + id + " 3: 0 1, gone: 2"));
+  EXPECT_TRUE(b->Saw("membership " + id + " 3: 0 1, gone: 2"));
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kRunning);
+}
+
+TEST_F(ServicePeersTest, NoRankJoinsOnACordonedWorker) {
+  auto a = Attach("a"), b = Attach("b");
+  const std::string id = Train({a, b});
+  service_->Detach(b);
+  Pass(20, {a}, {Running(id, 1)});
+  ASSERT_TRUE(a->Saw("membership " + id + " 2: 0, gone: 1"));
+  const auto set = [&](WorkerScheduling scheduling) {
+    std::promise<Result<WorkerView>> done;
+    service_->SetWorkerScheduling("b", scheduling, "new disk", [&](Result<WorkerView> view) {
+      done.set_value(std::move(view));
+    });
+    return done.get_future().get().status();
+  };
+  ASSERT_TRUE(set(WorkerScheduling::kCordoned).ok());
+  auto back = Attach("b", 0, {}, "another process");
+  EXPECT_FALSE(back->Saw("start", milliseconds(50)));
+  ASSERT_TRUE(set(WorkerScheduling::kSchedulable).ok());
+  ASSERT_TRUE(back->Saw("start " + id + " 1"));
+  EXPECT_TRUE(back->last_start().joins);
+}
+
 TEST_F(ServicePeersTest, RanksThatAllWaitForEachOtherComeTogetherAnew) {
   auto a = Attach("a"), b = Attach("b");
   const std::string id = Train({a, b});

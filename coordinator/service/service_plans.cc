@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/model/job_paths.h"
 #include "coordinator/planner/report/explain.h"
+#include "coordinator/service/imported_sizes.h"
 #include "coordinator/service/memory_advice.h"
 #include "coordinator/service/service.h"
 

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
+#include "coordinator/recovery/peers.h"
 #include "coordinator/scheduler/spares.h"
 #include "coordinator/service/service.h"
 
@@ -79,6 +80,7 @@ RunningJob Service::AsRunning(const LiveJob& live, const Plan& plan) const {
   job.saved = live.progress.checkpoint_step.has_value();
   job.went_back = live.went_back;
   job.no_peers_on = NoPeersOn(live);
+  if (job.no_peers_on) job.joining = std::ssize(JoiningRanks(*live.current.attempt));
   return job;
 }
 

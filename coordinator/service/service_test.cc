@@ -9,6 +9,7 @@
 #include "common/env.h"
 #include "common/failpoint.h"
 #include "common/formats/huggingface.h"
+#include "coordinator/service/imported_sizes.h"
 #include "coordinator/service/testing.h"
 
 namespace weft::coordinator {

@@ -1,18 +1,16 @@
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <random>
 
 #include "common/env.h"
 #include "common/failpoint.h"
-#include "common/formats/added_network.h"
 #include "common/formats/data_files.h"
-#include "common/formats/huggingface.h"
 #include "common/formats/imported_weights.h"
 #include "common/model/job_paths.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/phases.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/service/imported_sizes.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -47,25 +45,6 @@ std::string FirstDifference(const Json& before, const Json& now, const std::stri
 }
 
 }  // namespace
-
-Status ResolveImport(JobSpec& spec) {
-  const std::string& folder = spec.model.import_path;
-  if (!folder.empty() && !std::filesystem::path(folder).is_absolute()) {
-    return InvalidError("model.import_path '" + folder + "' is not an absolute path");
-  }
-  Status status = ResolveImportedModel(Env::Posix(), spec);
-  if (status.code() == StatusCode::kNotFound) {
-    return InvalidError("model.import_path: " + status.message() +
-                        "; hint: the folder must be readable here and on the workers");
-  }
-  WEFT_RETURN_IF_ERROR(status.WithContext("model.import_path"));
-  const std::optional<AddedNetwork> added = AddedNetworkOf(spec.train);
-  if (added && !std::filesystem::path(added->model->import_path).is_absolute()) {
-    return InvalidError(std::string(added->field) + ".import_path '" + added->model->import_path +
-                        "' is not an absolute path");
-  }
-  return ResolveAddedNetwork(Env::Posix(), spec);
-}
 
 Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<CallRecord>& by) {
   if (change.ok() && !change->empty()) change->audit = by;

@@ -79,6 +79,21 @@ std::vector<std::string> MovesTo(const std::vector<std::string>& states) {
   return points;
 }
 
+/// From the submission of a job to its training, in the order in which it passes each point; those
+/// of the store are passed with each change, and those of reports again at its end.
+const std::vector<std::string>& PointsOfAStart() {
+  static const std::vector<std::string> kPoints = {"coordinator.submit.before_commit",
+                                                   "coordinator.submit.after_commit",
+                                                   "coordinator.plan.before",
+                                                   "coordinator.dispatch.before_send",
+                                                   "coordinator.dispatch.after_send",
+                                                   "coordinator.store.before_commit",
+                                                   "coordinator.store.after_commit",
+                                                   "coordinator.attempt.report.before_commit",
+                                                   "coordinator.attempt.report.after_commit"};
+  return kPoints;
+}
+
 /// What workers and the coordinator tell each other, in an order in which a job on two workers
 /// passes each point however far it has come: checkpoints while it trains, workers that register
 /// whenever the coordinator is there again, and the reports of its end.
@@ -132,6 +147,12 @@ class ChaosOfTheCoordinator : public Chaos {
   /// the first.
   void TrainThroughDeaths(const std::vector<std::string>& points, const Cluster::Options& options) {
     for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+      // Changes of the store come often enough for its points to be passed several times.
+      const auto next_death = [&](size_t i) {
+        if (i + 1 == points.size()) return Environment();
+        const bool of_store = points[i + 1].starts_with("coordinator.store.");
+        return DiesAt(points[i + 1], of_store ? 1 + repeat % 4 : 1);
+      };
       Cluster cluster(options);
       const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
       v1::SubmitJobResponse response;
@@ -141,7 +162,7 @@ class ChaosOfTheCoordinator : public Chaos {
       (void)submit();
       for (size_t i = 0; i < points.size(); ++i) {
         SCOPED_TRACE(points[i]);
-        AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), submit);
+        AwaitDeath(cluster, next_death(i), submit);
         if (HasFatalFailure()) return;
       }
       ExpectUnharmed(cluster, response.job().id(), waiting_);
@@ -162,31 +183,11 @@ class ChaosOfTheCoordinator : public Chaos {
   int deaths_ = 0;
 };
 
-TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPoint) {
-  for (const std::string& point : CoordinatorFailpoints()) {
-    // See the tests of moves, and of what workers receive.
-    if (point.starts_with("coordinator.to_") || std::ranges::count(WorkerPoints(), point) > 0) {
-      continue;
-    }
-    for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
-      // Changes of the store come often enough for its points to be passed several times.
-      const int64_t pass = point.starts_with("coordinator.store.") ? 1 + repeat % 4 : 1;
-      SCOPED_TRACE(point + ", pass " + std::to_string(pass));
-      Cluster cluster(Options(DiesAt(point, pass)));
-      const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-      v1::SubmitJobResponse response;
-      const auto submit = [&] {
-        return cluster.TrySubmit(spec, "the-one-request", &response).ok();
-      };
-      const bool first = submit();
-      AwaitDeath(cluster, {}, submit);
-      if (HasFatalFailure()) return;
-      std::printf("it was killed at %s; submit %s\n", point.c_str(),
-                  first ? "was answered" : "was not answered");
-      ExpectUnharmed(cluster, response.job().id(), waiting_);
-    }
-  }
-  ReportDeaths();
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPointOfTheStartOfAJob) {
+  const std::vector<std::string>& points = PointsOfAStart();
+  Cluster::Options options = Options(DiesAt(points[0]), kSlowSteps);
+  options.cores = 1;  // a rank on each worker
+  TrainThroughDeaths(points, options);
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMessageOfWorkersOfAJobThatTrains) {
@@ -229,13 +230,14 @@ TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatIsCance
   ReportDeaths();
 }
 
-TEST_F(ChaosOfTheCoordinator, EveryFailpointOfAMoveHasATest) {
+TEST_F(ChaosOfTheCoordinator, EveryFailpointHasATest) {
   std::vector<std::string> tested =
       MovesTo({"starting", "running", "succeeded", "cancelling", "cancelled",
                // In tests/e2e/scheduling_test.cc.
                "pausing", "paused", "queued", "recovering", "failed"});
-  std::sort(tested.begin(), tested.end());
-  EXPECT_EQ(FailpointsOf("coordinator.to_"), tested);
+  tested.insert(tested.end(), PointsOfAStart().begin(), PointsOfAStart().end());
+  tested.insert(tested.end(), WorkerPoints().begin(), WorkerPoints().end());
+  EXPECT_THAT(CoordinatorFailpoints(), ::testing::UnorderedElementsAreArray(tested));
 }
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledWhileTheJobTrains) {
@@ -392,12 +394,14 @@ TEST_F(ChaosOfCheckpoints, TheDiskIsReallyFullForAWhile) {
 
 TEST_F(ChaosOfCheckpoints, RanksCrashAtEveryStageOfACheckpoint) {
   for (const std::string& point : FailpointsOf("checkpoint.")) {
+    // Of ranks that save a part each: worker/trainer/peers_process_test.cc.
+    if (point == "checkpoint.before_share") continue;
     SCOPED_TRACE(point);
-    // Every attempt dies at the second checkpoint (or deletion) of its own, so the job gets there.
-    // Steps are slow enough for each checkpoint to be done before the next; one that is due while
-    // another is written is left out.
+    // Every attempt dies at the fourth checkpoint (or deletion) of its own, so that the job of
+    // eight gets there, and after more than one death. Steps are slow enough for each checkpoint to
+    // be done before the next; one that is due while another is written is left out.
     Cluster cluster(
-        {.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point + "=crash@2"}}});
+        {.ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:10," + point + "=crash@4"}}});
     v1::JobSpec spec = cluster.TinyJob("torn-checkpoint", kSteps);
     spec.mutable_retry()->set_max_attempts(20);
     spec.mutable_checkpoint()->set_keep_last(1);

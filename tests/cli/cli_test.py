@@ -202,7 +202,7 @@ class WithoutCluster(unittest.TestCase):
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
         resize(40)
-        job = cluster.job("view", steps=600, log_every_steps=1, eval_every_steps=50)
+        job = cluster.job("view", steps=200, log_every_steps=1, eval_every_steps=50)
         with subprocess.Popen([BIN / "weft", "train", job, "--run-dir", "a_folder_with_a_long_name"],
                               stdout=stdout, env=cluster.environment, cwd=cluster.folder) as training:
             os.close(stdout)
@@ -222,7 +222,7 @@ class WithoutCluster(unittest.TestCase):
         self.assertGreater(max(map(len, lines)), 25)
         last = lines[max(i for i, line in enumerate(lines) if line.startswith("view")):]
         self.assertEqual(last[0], "view  SUCCEEDED")
-        self.assertIn("step 600/600", last)
+        self.assertIn("step 200/200", last)
         self.assertLess(max(map(len, last)), 25)
         self.assertTrue("".join(last).endswith("a_folder_with_a_long_name"), last)
 

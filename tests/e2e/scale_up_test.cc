@@ -18,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSteps = 45;
+constexpr int64_t kSavedBy = 3;  // A GrowingJob has a checkpoint once this step is done.
 
 /// A program for workers to start ranks with: their steps take long, so that a job is worth a
 /// restart, unless the ranks were started after Hurry().
@@ -42,6 +43,13 @@ class SlowTrainer {
  private:
   std::string path_ = ::testing::TempDir() + "slow_trainer";
 };
+
+/// A job that has something to go on from soon after its start.
+v1::JobSpec GrowingJob(const Cluster& cluster, const std::string& name) {
+  v1::JobSpec spec = cluster.OpenJob(name, kSteps);
+  spec.mutable_checkpoint()->set_every_steps(2);
+  return spec;
+}
 
 const Environment kScaleUpSoon{{"WEFT_COORDINATOR_SCALE_UP_AFTER_SECONDS", "1"}};
 
@@ -80,9 +88,9 @@ TEST(ScaleUp, AJobTakesAWorkerThatComes) {
   Cluster cluster({.coordinator = kScaleUpSoon, .ranks = trainer.environment()});
   cluster.worker(1).Signal(SIGTERM);
   ASSERT_TRUE(cluster.worker(1).WaitForEnd(seconds(20)));
-  const v1::JobSpec spec = cluster.OpenJob("grows", kSteps);
+  const v1::JobSpec spec = GrowingJob(cluster, "grows");
   const std::string id = cluster.Submit(spec);
-  cluster.AwaitStep(id, 6);
+  cluster.AwaitStep(id, kSavedBy);
   trainer.Hurry();
   cluster.StartWorker(1);
   AwaitAttempt(cluster, id, 2);
@@ -102,9 +110,9 @@ TEST(ScaleUp, AJobTakesAWorkerThatComes) {
 TEST(ScaleUp, AJobThatShrankGrowsWhenItsWorkerIsBack) {
   const SlowTrainer trainer;
   Cluster cluster({.coordinator = kScaleUpSoon, .ranks = trainer.environment()});
-  const v1::JobSpec spec = cluster.OpenJob("shrinks-and-grows", kSteps);
+  const v1::JobSpec spec = GrowingJob(cluster, "shrinks-and-grows");
   const std::string id = cluster.Submit(spec);
-  cluster.AwaitStep(id, 6);
+  cluster.AwaitStep(id, kSavedBy);
   cluster.worker(1).Kill();
   AwaitAttempt(cluster, id, 2);
   cluster.AwaitStep(id, 1);
@@ -132,9 +140,9 @@ TEST(ScaleUp, ACoordinatorKilledInTheMidstLetsTheJobGoOnOnce) {
     Cluster cluster({.lease_seconds = 20, .coordinator = dies, .ranks = trainer.environment()});
     cluster.worker(1).Signal(SIGTERM);
     ASSERT_TRUE(cluster.worker(1).WaitForEnd(seconds(20)));
-    const v1::JobSpec spec = cluster.OpenJob("grows-once", kSteps);
+    const v1::JobSpec spec = GrowingJob(cluster, "grows-once");
     const std::string id = cluster.Submit(spec);
-    cluster.AwaitStep(id, 6);
+    cluster.AwaitStep(id, kSavedBy);
     trainer.Hurry();
     cluster.StartWorker(1);
     ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(60))) << "did not crash";

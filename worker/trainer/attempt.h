@@ -111,6 +111,9 @@ class Attempt {
   Status CatchUp(const std::vector<engine::RoundPosition>& positions);
   /// What is of rank 0, when this rank has become it.
   Status TakeFirstRank();
+  /// At the end of the training: the first rank says that all is saved, and the others wait for it.
+  /// One that is lost before leaves it to them.
+  Status EndTogether();
   bool classifies() const { return HeadOf(spec_.job.model) == "classification"; }
   /// Where gradients go when they are complete; none where they stay.
   engine::GradientReducer* GradientsLeave() const;

@@ -14,15 +14,21 @@
 namespace weft::trainer {
 namespace {
 
+/// The first rank writes and reads back as long as it takes; one that is lost is noticed before.
+constexpr std::chrono::minutes kSavePatience(30);
+
 /// What each rank tells the others when they come together.
 struct Arrival {
   engine::RoundPosition position;
+  int64_t last_outer_step = 0;
   std::string data;
   bool outer_step_made = false;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("position", "How far it is."), self.position);
+    visit(Field("last_outer_step", "Before the newest, as far as it knows.").Range(0, 1e12),
+          self.last_outer_step);
     visit(Field("data", "Fingerprint of what it trains on."), self.data);
     visit(Field("outer_step_made", "And what follows it is not done."), self.outer_step_made);
   }
@@ -34,7 +40,6 @@ struct Handover {
   engine::RoundPosition position;
   std::vector<double> speeds;
   int64_t first_step = 0;
-  int64_t last_outer_step = 0;
   std::optional<int64_t> resume_step;
   int64_t skipped_in_a_row = 0;
   std::string base_fingerprint;
@@ -46,7 +51,6 @@ struct Handover {
     visit(Field("position", "Of the rank that has the state."), self.position);
     visit(Field("speeds", "Expected of the ranks, by rank.").Range(0, 1e18), self.speeds);
     visit(Field("first_step", "Of the attempt.").Range(0, 1e12), self.first_step);
-    visit(Field("last_outer_step", "Before the newest.").Range(0, 1e12), self.last_outer_step);
     visit(Field("resume_step", "Of the checkpoint that the attempt started from; absent: none."),
           self.resume_step);
     visit(Field("skipped_in_a_row", "Rounds whose update was dropped.").Range(0, 1e12),
@@ -55,6 +59,19 @@ struct Handover {
     visit(Field("base_tensors", "As in a checkpoint."), self.base_tensors);
   }
 };
+
+/// What all take for the outer step before the newest: they evaluate and save together when that is
+/// due since then. Some may have gone on from the newest one while others had yet to do what
+/// follows it: that is due again.
+Result<int64_t> LastOuterStep(const std::vector<engine::RoundPosition>& positions,
+                              const std::vector<int64_t>& told) {
+  WEFT_ASSIGN_OR_RETURN(const engine::Regrouping how, engine::PlanRegrouping(positions));
+  int64_t last = told[static_cast<size_t>(how.source)];
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    if (how.current[rank]) last = std::min(last, told[rank]);
+  }
+  return last;
+}
 
 template <class T>
 Result<T> FromText(const std::string& text) {
@@ -65,6 +82,8 @@ Result<T> FromText(const std::string& text) {
 }  // namespace
 
 Result<bool> Attempt::PrepareToJoin() {
+  // It will save its share there, too, and without that the others could save nothing.
+  WEFT_RETURN_IF_ERROR(CheckRunFolder(env_, spec_.run_dir, peers_->members().number));
   group_ = nullptr;
   WEFT_RETURN_IF_ERROR(Join());
   WEFT_RETURN_IF_ERROR(LoadAddedNetwork());
@@ -111,11 +130,12 @@ Result<bool> Attempt::TryToRegroup(int64_t least) {
   const std::unique_ptr<engine::BucketReducer> outer_before = std::exchange(outer_, nullptr);
   WEFT_RETURN_IF_ERROR(ConnectPeers());
 
-  const Arrival own{has_state_ ? trainer_->position() : engine::RoundPosition(), data_.fingerprint,
-                    outer_step_made_};
+  const Arrival own{has_state_ ? trainer_->position() : engine::RoundPosition(), last_outer_step_,
+                    data_.fingerprint, outer_step_made_};
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                         group_->AllGather(ToJson(own).dump()));
   std::vector<engine::RoundPosition> positions;
+  std::vector<int64_t> last_outer_steps;
   for (const std::string& text : texts) {
     WEFT_ASSIGN_OR_RETURN(Arrival arrival, FromText<Arrival>(text));
     outer_step_made_ = outer_step_made_ || arrival.outer_step_made;
@@ -124,9 +144,11 @@ Result<bool> Attempt::TryToRegroup(int64_t least) {
                           own.data + ", the others read " + arrival.data +
                           "; hint: the training files must be the same on all machines");
     }
+    last_outer_steps.push_back(arrival.last_outer_step);
     positions.push_back(std::move(arrival.position));
   }
   if (has_state_) WEFT_RETURN_IF_ERROR(TakeFirstRank());
+  WEFT_ASSIGN_OR_RETURN(last_outer_step_, LastOuterStep(positions, last_outer_steps));
   WEFT_ASSIGN_OR_RETURN(const std::optional<engine::StepReport> report,
                         trainer_->Regroup(outer_.get(), peers_->members(), positions));
   if (report) {
@@ -184,8 +206,8 @@ Status Attempt::CatchUp(const std::vector<engine::RoundPosition>& positions) {
   if (gives) {
     const std::span<const double> speeds = trainer_->round_speeds();
     handover = {trainer_->counters(), trainer_->position(), {speeds.begin(), speeds.end()},
-                first_step_,          last_outer_step_,     resume_step_,
-                skipped_in_a_row_,    base_fingerprint_,    base_tensors_};
+                first_step_,          resume_step_,         skipped_in_a_row_,
+                base_fingerprint_,    base_tensors_};
   }
   WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                         group_->AllGather(gives ? ToJson(handover).dump() : ""));
@@ -207,12 +229,18 @@ Status Attempt::CatchUp(const std::vector<engine::RoundPosition>& positions) {
   WEFT_RETURN_IF_ERROR(trainer_->TakeOver(handover.position, handover.speeds, handover.counters));
   has_state_ = true;
   first_step_ = handover.first_step;
-  last_outer_step_ = handover.last_outer_step;
   resume_step_ = handover.resume_step;
   skipped_in_a_row_ = handover.skipped_in_a_row;
   base_fingerprint_ = handover.base_fingerprint;
   base_tensors_ = handover.base_tensors;
   return OkStatus();
+}
+
+Status Attempt::EndTogether() {
+  if (peers_ == nullptr) return OkStatus();
+  constexpr const char* kSaved = "saved";
+  if (first_rank()) return peers_->store().Set(kSaved, "all");
+  return peers_->store().Get(kSaved, kSavePatience).status();
 }
 
 Status Attempt::TakeFirstRank() {

@@ -301,6 +301,7 @@ Result<AttemptOutcome> Attempt::Finish() {
     WEFT_RETURN_IF_ERROR(WriteFileAtomic(env_, JoinPath(spec_.run_dir, "summary.json"),
                                          ToJson(*outcome.summary).dump(2) + "\n"));
   }
+  WEFT_RETURN_IF_ERROR(EndTogether());
   return outcome;
 }
 

@@ -101,6 +101,10 @@ std::string RoundPeers::WhyOver() const {
   const std::lock_guard lock(mutex_);
   if (left_) return "this rank has left";
   if (LostOne()) return "one of its ranks is gone";
+  // Nobody need tell of a rank that was about to leave anyway.
+  if (group_ != nullptr) {
+    if (const Status health = group_->Health(); !health.ok()) return health.message();
+  }
   const bool newer = newest_ && newest_->number > members_.membership;
   return connecting_ && newer ? "there is a newer one" : "";
 }

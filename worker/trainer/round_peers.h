@@ -32,11 +32,12 @@ class RoundPeers {
   int64_t newest() const;
 
   /// A store of the present membership, for what its ranks do together besides the group. Get gives
-  /// up with kUnavailable soon after one of them is known to be gone, or after Leave.
+  /// up with kUnavailable soon after one of them is known to be gone or the watched group has
+  /// broken, or after Leave.
   engine::Store& store() { return *store_; }
 
   /// The group of the present membership: it is cut as soon as one of its ranks is known to be
-  /// gone. Until the next call, null: none.
+  /// gone. It lives until the next call, null: none.
   void Watch(engine::Collective* group);
 
   /// The present membership is over.

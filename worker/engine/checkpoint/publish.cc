@@ -97,6 +97,7 @@ Status WriteShare(Env& env, const std::string& run_dir, int64_t epoch, int64_t s
   const std::string folder = TemporaryFolder(run_dir, "", step, epoch);
   const Result<CheckpointFile> file =
       CatchExhaustion("writing a share of a checkpoint", [&]() -> Result<CheckpointFile> {
+        WEFT_RETURN_IF_ERROR(Failpoint("checkpoint.before_share"));
         return WriteTensorFile(env, folder, peers.rank(), peers.ranks(), tensors);
       });
   WEFT_RETURN_IF_ERROR(peers.ReportFile(file));

@@ -1,0 +1,52 @@
+// Where the ranks of an attempt find each other.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/clock.h"
+#include "coordinator/service/service.h"
+
+namespace weft::coordinator {
+
+bool Service::IsCurrent(const AttemptKey& attempt, const std::string& worker_id) {
+  auto it = live_.find(attempt.job_id);
+  return it != live_.end() &&
+         LivingPlacement(it->second->current, attempt.epoch, worker_id) != nullptr;
+}
+
+void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                       const AttemptKey& attempt, const std::string& key, std::string value) {
+  loop_.Post([this, link, request_id, attempt, key, value = std::move(value)]() mutable {
+    std::string worker_id;
+    if (SessionOf(link, "store", &worker_id) == nullptr) return;
+    if (!IsCurrent(attempt, worker_id)) {
+      metrics_.Fenced("store");
+      link->ReplyStore(request_id, AbortedError("the attempt is over"));
+      return;
+    }
+    Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, key, std::move(value));
+    link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
+  });
+}
+
+void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                       const AttemptKey& attempt, const std::string& key, double timeout_seconds) {
+  loop_.Post([this, link, request_id, attempt, key, timeout_seconds] {
+    std::string worker_id;
+    if (SessionOf(link, "store", &worker_id) == nullptr) return;
+    if (!IsCurrent(attempt, worker_id)) {
+      metrics_.Fenced("store");
+      link->ReplyStore(request_id, AbortedError("the attempt is over"));
+      return;
+    }
+    int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, key,
+                                     [link, request_id](const Result<std::string>& value) {
+                                       link->ReplyStore(request_id, value);
+                                     });
+    if (ticket == 0) return;
+    double seconds = std::isfinite(timeout_seconds) ? std::clamp(timeout_seconds, 0.0, 3600.0) : 0;
+    loop_.PostAfter(FromSeconds(seconds), [this, ticket] { rendezvous_.Expire(ticket); });
+  });
+}
+
+}  // namespace weft::coordinator
