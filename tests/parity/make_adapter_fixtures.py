@@ -151,7 +151,14 @@ CASES = {
                                                 **VIRTUAL),
     "llama/projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
                                                  **VIRTUAL),
+    # A document a row, with padding behind it.
+    "gpt2/padded_prompt": PromptTuningConfig(**VIRTUAL),
+    "llama/padded_prompt": PromptTuningConfig(**VIRTUAL),
+    "gpt2/padded_prefix": PrefixTuningConfig(**VIRTUAL),
+    "llama/padded_prefix": PrefixTuningConfig(**VIRTUAL),
 }
+# Of the documents of these.
+PADDED_LENGTHS = [20, 13, 6]
 
 
 # Of LoRA+: the learning rate of B over that of A, which configurations do not have.
@@ -259,6 +266,14 @@ BOTTLENECKS = {
     "parallel": {"reduction_factor": 8, "non_linearity": "swish", "scaling": 4},
 }
 ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}
+
+
+def padded(tokens, targets):
+    """The same rows with as many tokens as PADDED_LENGTHS says: nothing is to be predicted behind the last."""
+    places = torch.arange(tokens.shape[1])[None]
+    lengths = torch.tensor(PADDED_LENGTHS)[:, None]
+    inputs = {"input_ids": tokens, "attention_mask": (places < lengths).long()}
+    return inputs, torch.where(places + 1 < lengths, targets, -1)
 
 
 def read_batch(folder):
@@ -480,7 +495,10 @@ def write_case(case):
     save_adapter(model, folder / name / "start")
     if case in STARTS_ALONE:
         return
-    train(model, *read_batch(folder), loraplus_optimizer_of(model) if name == "loraplus" else None)
+    batch = read_batch(folder)
+    if name.startswith("padded_"):
+        batch = padded(*batch)
+    train(model, *batch, loraplus_optimizer_of(model) if name == "loraplus" else None)
     save_adapter(model, folder / name / "trained")
     ties = getattr(base.config, "tie_word_embeddings", False)  # a vit has no such field
     if config.is_prompt_learning or name == "embedding" and ties:
