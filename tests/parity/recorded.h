@@ -112,7 +112,8 @@ inline Batch RecordedBatch(const std::string& family) {
   return batch;
 }
 
-/// Those rows as documents with padding behind them, as padded() of make_adapter_fixtures.py has them.
+/// Those rows as documents with padding behind them, as padded() of make_adapter_fixtures.py has
+/// them.
 inline Batch RecordedDocuments(const std::string& family) {
   Batch batch = RecordedBatch(family);
   batch.lengths = {20, 13, 6};

@@ -1,5 +1,5 @@
-// Virtual tokens before rows of a document each, with padding behind it: each document is what it is
-// alone, whatever the padding looks like, and whichever ranks train.
+// Virtual tokens before rows of a document each, with padding behind it: each document is what it
+// is alone, whatever the padding looks like, and whichever ranks train.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -70,8 +70,7 @@ TEST(PaddedVirtualTokens, AreOnceInEachRowAndNotBeforePadding) {
   const auto tokens = TokenBatch::New(context, batch, 0);
   ASSERT_TRUE(tokens.ok()) << tokens.status().message();
   EXPECT_EQ(tokens->RunsOfTokens(), 3);
-  const auto extended =
-      tokens->Extend(context, {.count = 2, .first_position = 2, .ordered = true});
+  const auto extended = tokens->Extend(context, {.count = 2, .first_position = 2, .ordered = true});
   ASSERT_TRUE(extended.ok()) << extended.status().message();
   EXPECT_EQ(extended->runs, 3);
   EXPECT_EQ(extended->batch.count, 18);
@@ -79,8 +78,7 @@ TEST(PaddedVirtualTokens, AreOnceInEachRowAndNotBeforePadding) {
   EXPECT_EQ(extended->batch.real_tokens, 12);
   EXPECT_THAT(OnHost(extended->batch.lengths), ElementsAre(6, 4, 2));
   EXPECT_THAT(OnHost(extended->batch.sequence_starts), ElementsAre(0, 6, 10, 12, 18));
-  EXPECT_THAT(OnHost(extended->token_rows),
-              ElementsAre(2, 3, 4, 5, 8, 9, 10, 11, 14, 15, 16, 17));
+  EXPECT_THAT(OnHost(extended->token_rows), ElementsAre(2, 3, 4, 5, 8, 9, 10, 11, 14, 15, 16, 17));
   EXPECT_THAT(OnHost(extended->added_rows), ElementsAre(0, 1, 6, 7, 12, 13));
   EXPECT_THAT(OnHost(extended->batch.positions),
               ElementsAre(0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 2, 3, 0, 1, 2, 3, 4, 5));

@@ -303,8 +303,9 @@ std::vector<Refusal> Rows() {
                   "targets in the blocks"});
   rows.push_back(
       {&kAdaptsOuter, &kOffloadParameters, kOnDeviceAlone, "resources.offload_parameters none"});
-  rows.push_back({&kAdaptsClassifier, &kDora, "its results are not there as a whole to be scaled",
-                  "model.peft.use_dora false"});
+  rows.push_back({&kAdaptsClassifier, &kDroppedDora,
+                  "all logits would be computed twice, of dropped inputs and of others",
+                  "model.peft.dropout 0, or model.peft.use_dora false"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});
@@ -319,7 +320,7 @@ std::vector<Refusal> Rows() {
       {&kVirtualTokens, &kMaskDocuments,
        "each document of a row would have its own, and no prediction of memory knows how many "
        "documents there are",
-       "data.mask_documents false, or data.batching pad_dynamic, with a document in each row"},
+       "data.mask_documents false; with data.batching pad_dynamic each document has a row"},
       {&kVirtualTokens, &kVit, "peft puts virtual tokens before those of texts alone",
        "model.family gpt2, llama or bert"},
       {&kVirtualTokens, &kEmbeddingWidth,
@@ -468,8 +469,11 @@ class PeftCost : public TechniqueCost {
     return WorkspaceOfAdapters(model, sub_layer, columns);
   }
 
-  int64_t WorkspaceOfClassifier(const ModelSpec& model) const override {
-    return model.peft.dropout > 0 && AdaptsClassifier(model) ? model.width : 0;
+  // Dropped inputs. With DoRA the gradient of results before their scale, and these again.
+  int64_t WorkspaceOfClassifier(const ModelSpec& model, int64_t columns) const override {
+    if (!AdaptsClassifier(model)) return 0;
+    if (model.peft.use_dora) return 2 * columns;
+    return model.peft.dropout > 0 ? model.width : 0;
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
