@@ -308,12 +308,15 @@ std::vector<Gemm> WeightGemms(const ModelShape& shape, int64_t tokens, int64_t s
     for (const ParameterInfo& weight : OuterWeights(model)) {
       if (weight.role != role) continue;
       for (const ParameterInfo& tensor : AdaptersOf(model, weight)) {
-        if (!tensor.matrix()) continue;
         const bool makes_output = tensor.adapter == AdapterSide::kOutput;
         const bool of_classes = makes_output && role == kClassifier;
-        add(role, input_rows, tensor.shape[1], of_classes ? shape.PaddedClasses() : tensor.shape[0],
-            count * (1 + tensor.more_products), count * (makes_output ? 1 : below), count,
-            /*of_adapter=*/true);
+        const int64_t out = of_classes ? shape.PaddedClasses() : tensor.shape[0];
+        if (tensor.matrix()) {
+          add(role, input_rows, tensor.shape[1], out, count * (1 + tensor.more_products),
+              count * (makes_output ? 1 : below), count, /*of_adapter=*/true);
+        } else if (tensor.more_products > 0) {  // of the weight
+          add(role, input_rows, weight.shape[1], out, count * tensor.more_products, 0, 0);
+        }
       }
     }
   };

@@ -116,7 +116,7 @@ HeadWorkspace WorkspaceOfHead(const MemoryInputs& inputs, const PassSizes& size)
   const bool narrow = size.narrow > 0 && !shape.spec.untied_classifier;
   const int64_t gradient = narrow ? size.narrow : size.head;
   // Between the factors of an adapter, and its gradient; and what the first factor reads.
-  const int64_t numbers = 2 * shape.classifier_ranks + WorkspaceOfClassifier(shape.spec);
+  const int64_t numbers = 2 * shape.classifier_ranks + WorkspaceOfClassifier(shape.spec, columns);
   const int64_t between = numbers * chunk * element;
   return {copies * chunk * columns * element + between + verdicts + gathered + gradient, gradient};
 }

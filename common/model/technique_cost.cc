@@ -185,10 +185,10 @@ ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, i
   return sum;
 }
 
-int64_t WorkspaceOfClassifier(const ModelSpec& model) {
+int64_t WorkspaceOfClassifier(const ModelSpec& model, int64_t columns) {
   int64_t numbers = 0;
   for (const TechniqueCost* technique : TechniqueCosts()) {
-    numbers += technique->WorkspaceOfClassifier(model);
+    numbers += technique->WorkspaceOfClassifier(model, columns);
   }
   return numbers;
 }

@@ -256,9 +256,9 @@ class TechniqueCost {
     return {};
   }
 
-  /// Numbers, of the type of activations, that the products of the classifier want for each row
-  /// besides results: of what adapters read.
-  virtual int64_t WorkspaceOfClassifier(const ModelSpec&) const { return 0; }
+  /// Numbers, of the type of activations, that the products of the classifier want for each row of
+  /// `columns` results besides these: of what adapters read, and of results that they scale.
+  virtual int64_t WorkspaceOfClassifier(const ModelSpec&, int64_t /*columns*/) const { return 0; }
 
   /// Workspace that a job wants of it in blocks, besides what its model does.
   virtual JobWorkspace WorkspaceOf(const JobSpec&) const { return {}; }
@@ -428,7 +428,7 @@ ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);
 ProductNumbers WorkspaceOfProducts(const ModelSpec& model, SubLayer sub_layer, int64_t columns);
-int64_t WorkspaceOfClassifier(const ModelSpec& model);
+int64_t WorkspaceOfClassifier(const ModelSpec& model, int64_t columns);
 JobWorkspace WorkspaceOf(const JobSpec& job);
 bool DiffersByBlock(const ModelSpec& model);
 StepWork StepWorkOf(const ModelShape& shape, const TrainSpec& train);

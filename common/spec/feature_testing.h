@@ -394,11 +394,6 @@ inline const std::map<const Feature*, Change>& Changes() {
        }},
       {FeatureOf("peft", 23),
        [](JobSpec& job) {
-         job.model.peft.method = "prompt";
-         job.train.sequence_length = job.model.context - job.model.peft.num_virtual_tokens;
-       }},
-      {FeatureOf("peft", 24),
-       [](JobSpec& job) {
          job.model.family = "bert";
          Lora(job).target_modules = {"transform.dense"};
        }},

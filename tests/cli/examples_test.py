@@ -25,6 +25,7 @@ KILLED = {
     "sparse24_decay_search": (11, {"mask_interval": 2, "decay_search_steps": 4,
                                    "steps": STEPS + 4 * 4}),
     "sft_qlora": (3, {"steps": 8}),
+    "sft_prompt": (3, {"steps": FEW_STEPS}),
     "sparse24_fine_tuning": (3, {"mask_interval": 2}),
     "sparse24_lazy_adapters": (6, {"adapter_share": 0.7}),
     "pruning": (5, {"interval": 2}),
@@ -222,10 +223,13 @@ class Examples(ExampleJobs):
 
     def check_chat_adapter(self, run, base):
         """It answers, and is an adapter of the folder that it was trained on."""
-        adapter = self.folder / "chat_adapter"
+        adapter = self.folder / f"{run.name}_adapter"
         self.weft("export", run, "--format", "peft", "--output", adapter)
         config = json.loads((adapter / "adapter_config.json").read_text())
-        self.assertEqual((config["r"], config["use_rslora"]), (16, True))
+        if config["peft_type"] == "LORA":
+            self.assertEqual((config["r"], config["use_rslora"]), (16, True))
+        else:
+            self.assertEqual((config["peft_type"], config["num_virtual_tokens"]), ("PROMPT_TUNING", 8))
         for source in ([run], [base, "--peft", adapter]):
             self.weft("generate", *source, "--chat", "--prompt", "What does math.sqrt do?",
                       "--tokens", 4)

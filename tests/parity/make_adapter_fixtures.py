@@ -117,9 +117,11 @@ CASES = {
                              rank_pattern={"lm_head": 2}),
     "llama/head_pissa": LoraConfig(r=3, lora_alpha=6, target_modules=["lm_head"],
                                    init_lora_weights="pissa"),
+    "llama/head_dora": LoraConfig(r=2, lora_alpha=4, target_modules=["lm_head", "v_proj"], use_dora=True),
     "bert_mlm/head": LoraConfig(r=2, lora_alpha=4, target_modules=["dense"]),
     "bert_classes/head": LoraConfig(r=2, lora_alpha=4, target_modules=["pooler.dense", "classifier"],
                                     use_rslora=True),
+    "bert_classes/head_dora": LoraConfig(r=2, lora_alpha=4, target_modules=["classifier"], use_dora=True),
     "vit/head": LoraConfig(r=3, lora_alpha=6, target_modules=["projection", "classifier", "query"]),
     "gpt2/embedding": LoraConfig(r=3, lora_alpha=6, target_modules=["wte", "c_attn"],
                                  fan_in_fan_out=True),
@@ -151,7 +153,14 @@ CASES = {
                                                 **VIRTUAL),
     "llama/projected_prefix": PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=24,
                                                  **VIRTUAL),
+    # A document a row, with padding behind it.
+    "gpt2/padded_prompt": PromptTuningConfig(**VIRTUAL),
+    "llama/padded_prompt": PromptTuningConfig(**VIRTUAL),
+    "gpt2/padded_prefix": PrefixTuningConfig(**VIRTUAL),
+    "llama/padded_prefix": PrefixTuningConfig(**VIRTUAL),
 }
+# Of the documents of these.
+PADDED_LENGTHS = [20, 13, 6]
 
 
 # Of LoRA+: the learning rate of B over that of A, which configurations do not have.
@@ -259,6 +268,14 @@ BOTTLENECKS = {
     "parallel": {"reduction_factor": 8, "non_linearity": "swish", "scaling": 4},
 }
 ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}
+
+
+def padded(tokens, targets):
+    """The same rows with as many tokens as PADDED_LENGTHS says: nothing is to be predicted behind the last."""
+    places = torch.arange(tokens.shape[1])[None]
+    lengths = torch.tensor(PADDED_LENGTHS)[:, None]
+    inputs = {"input_ids": tokens, "attention_mask": (places < lengths).long()}
+    return inputs, torch.where(places + 1 < lengths, targets, -1)
 
 
 def read_batch(folder):
@@ -480,7 +497,10 @@ def write_case(case):
     save_adapter(model, folder / name / "start")
     if case in STARTS_ALONE:
         return
-    train(model, *read_batch(folder), loraplus_optimizer_of(model) if name == "loraplus" else None)
+    batch = read_batch(folder)
+    if name.startswith("padded_"):
+        batch = padded(*batch)
+    train(model, *batch, loraplus_optimizer_of(model) if name == "loraplus" else None)
     save_adapter(model, folder / name / "trained")
     ties = getattr(base.config, "tie_word_embeddings", False)  # a vit has no such field
     if config.is_prompt_learning or name == "embedding" and ties:

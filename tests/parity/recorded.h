@@ -13,6 +13,7 @@
 #include "common/env.h"
 #include "common/formats/huggingface.h"
 #include "common/formats/safetensors.h"
+#include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/testing/tiny_run.h"
 
 // What make_fixtures.py, make_adapter_fixtures.py and make_sparse24_fixtures.py recorded in
@@ -111,6 +112,29 @@ inline Batch RecordedBatch(const std::string& family) {
   return batch;
 }
 
+/// Those rows as documents with padding behind them, as padded() of make_adapter_fixtures.py has
+/// them.
+inline Batch RecordedDocuments(const std::string& family) {
+  Batch batch = RecordedBatch(family);
+  batch.lengths = {20, 13, 6};
+  batch.sequence_starts.clear();
+  batch.target_count = 0;
+  for (int32_t s = 0; s < 3; ++s) {
+    const int32_t own = batch.lengths[s];
+    batch.sequence_starts.push_back(s * 20);
+    if (own < 20) batch.sequence_starts.push_back(s * 20 + own);
+    for (int32_t t = 0; t < 20; ++t) {
+      int32_t& target = batch.targets[s * 20 + t];
+      if (t + 1 >= own) target = kernels::kIgnoreTarget;
+      batch.target_count += target != kernels::kIgnoreTarget ? 1 : 0;
+      if (t >= own) batch.positions[s * 20 + t] = t - own;
+    }
+    batch.padding_tokens += 20 - own;
+  }
+  batch.sequence_starts.push_back(60);
+  return batch;
+}
+
 /// |got - expected| / |expected| as vectors.
 inline double RelativeError(const float* got, const float* expected, size_t count) {
   double difference = 0;
@@ -177,10 +201,10 @@ inline Plan RecordedPlan() {
   return plan;
 }
 
-inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
+inline void TrainTwentySteps(TinyRun& run, Batch batch) {
   const JobSpec job = RecordedJob(run.model->spec());
   const Plan plan = RecordedPlan();
-  RecordedTokens tokens(RecordedBatch(family));
+  RecordedTokens tokens(std::move(batch));
   auto trainer = Trainer::New(
       job, plan, {.context = &run.context, .model = run.model.get(), .train = &tokens});
   ASSERT_TRUE(trainer.ok()) << trainer.status().ToString();
@@ -188,6 +212,10 @@ inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
     auto report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status().ToString();
   }
+}
+
+inline void TrainTwentySteps(TinyRun& run, const std::string& family) {
+  TrainTwentySteps(run, RecordedBatch(family));
 }
 
 }  // namespace weft::engine

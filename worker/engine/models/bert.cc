@@ -200,8 +200,7 @@ Result<Value> Bert::Pool(Context& context, Tape& tape, const Value& hidden,
 Result<Value> Bert::Features(Context& context, Tape& tape, const TokenBatch& batch) const {
   WEFT_ASSIGN_OR_RETURN(
       const BlockRows rows,
-      RowsOfBlocks(context, batch,
-                   {.tokens = virtual_tokens_, .context = spec_.context, .once_a_row = true}));
+      RowsOfBlocks(context, batch, {.tokens = virtual_tokens_, .context = spec_.context}));
   WEFT_ASSIGN_OR_RETURN(Value hidden, Encode(context, tape, batch, rows));
   WEFT_RETURN_IF_ERROR(EnterUnit(context, tape, parameters_, parameters_.units() - 1));
   if (masked_) {

@@ -86,10 +86,13 @@ void ClassifierHead::Adapt(ParameterSet* parameters, ProductsFactory* factory, D
                           .weight = weight_->index(),
                           .weights = {output},
                           .in_features = weight.shape[1],
+                          .bias = bias_,
                           .shares_outputs = !weight.shard.whole(),
                           .block = {.index = -1},
                           .compute = compute};
-  products_ = factory->MakeAround(layer, std::move(products_));
+  products_ = factory->MakeAround(layer, [this](const LinearLayer& own) {
+    return std::make_unique<ClassifierProducts>(parameters_, weight_, own.bias);
+  });
 }
 
 double ClassifierHead::AdapterFlops(const Tape* tape) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -225,11 +226,12 @@ class ProductsFactory {
   /// pass, before what is below.
   virtual std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) = 0;
 
-  /// Products of a layer that has AdaptersOf its weight, around `weight`, those of the weight
-  /// alone.
-  virtual std::unique_ptr<WeightProducts> MakeAround(const LinearLayer& /*layer*/,
-                                                     std::unique_ptr<WeightProducts> weight) {
-    return weight;
+  /// Makes products of the weight of a layer alone, with its bias where it has one.
+  using WeightMaker = std::function<std::unique_ptr<WeightProducts>(const LinearLayer& layer)>;
+  /// Products of a layer that has AdaptersOf its weight, around those that `weight` makes.
+  virtual std::unique_ptr<WeightProducts> MakeAround(const LinearLayer& layer,
+                                                     const WeightMaker& weight) {
+    return weight(layer);
   }
 
   /// Says that the layers here are those of the blocks `blocks` in a network of `of` blocks. Other

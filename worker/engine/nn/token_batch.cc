@@ -141,7 +141,10 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   packer.Add(&out.token_types, batch.token_types);
   out.count = batch.sequences * batch.length;
   out.real_tokens = RealTokens(batch);
-  if (out.real_tokens < out.count) packer.Add(&out.lengths, batch.lengths);
+  if (out.real_tokens < out.count) {
+    packer.Add(&out.lengths, batch.lengths);
+    out.lengths_on_host = std::make_shared<const std::vector<int32_t>>(batch.lengths);
+  }
   packer.Add(&out.labels, batch.labels);
   packer.Add(&out.target_rows, batch.target_rows);
   std::vector<int32_t> row_targets;
@@ -179,16 +182,28 @@ Result<TokenBatch> TokenBatch::New(BatchStage& stage, Context& context, const Ba
   return out;
 }
 
+bool TokenBatch::IsPadding(size_t run) const {
+  if (lengths_on_host == nullptr) return false;
+  const int64_t first = (*starts_on_host)[run], place = first % length;
+  return place > 0 && place >= (*lengths_on_host)[static_cast<size_t>(first / length)];
+}
+
+int64_t TokenBatch::RunsOfTokens() const {
+  int64_t runs = 0;
+  for (size_t run = 0; run + 1 < starts_on_host->size(); ++run) runs += IsPadding(run) ? 0 : 1;
+  return runs;
+}
+
 Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, const AddedRows& rows) const {
   std::vector<int32_t> starts, positions_of_rows, positions_of_tokens, token_rows, added_rows;
-  std::vector<int32_t> types, first_of_sequences, rows_of_targets;
+  std::vector<int32_t> types, first_of_sequences, rows_of_targets, lengths_of_rows;
   const auto row = [&] { return static_cast<int32_t>(positions_of_rows.size()); };
   Extended extended;
   for (size_t run = 0; run + 1 < starts_on_host->size(); ++run) {
     starts.push_back(row());
     const bool begins_row = (*starts_on_host)[run] % length == 0;
     if (begins_row && first_rows) first_of_sequences.push_back(row());
-    if (begins_row || !rows.once_a_row) {
+    if (!IsPadding(run)) {
       ++extended.runs;
       for (int64_t i = 0; i < rows.count; ++i) {
         added_rows.push_back(row());
@@ -213,6 +228,13 @@ Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, const AddedRow
       rows_of_targets.push_back(token_rows[static_cast<size_t>(token)]);
     }
   }
+  if (lengths_on_host != nullptr && extended.runs == sequences) {
+    for (const int32_t own : *lengths_on_host) {
+      lengths_of_rows.push_back(own + static_cast<int32_t>(rows.count));
+    }
+    out.lengths_on_host = std::make_shared<const std::vector<int32_t>>(lengths_of_rows);
+  }
+  packer.Add(&out.lengths, lengths_of_rows);
   packer.Add(&out.target_rows, rows_of_targets);
   packer.Add(&out.token_types, types);
   packer.Add(&out.first_rows, first_of_sequences);
@@ -231,7 +253,7 @@ Result<TokenBatch::Extended> TokenBatch::Extend(Context& context, const AddedRow
   out.length = length + rows.count;
   out.first_sequence = first_sequence;
   out.first_token = first_token + first_sequence * rows.count;
-  out.real_tokens = out.count;
+  out.real_tokens = real_tokens + std::ssize(added_rows);
   return extended;
 }
 

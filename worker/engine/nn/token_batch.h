@@ -47,6 +47,7 @@ struct TokenBatch {
   /// What sequence_starts and positions hold, for the host.
   std::shared_ptr<const std::vector<int32_t>> starts_on_host;
   std::shared_ptr<const std::vector<int32_t>> positions_on_host;
+  std::shared_ptr<const std::vector<int32_t>> lengths_on_host;  ///< Of lengths; null: as there.
   /// The same of token_types and target_rows; or null.
   std::shared_ptr<const std::vector<int32_t>> types_on_host;
   std::shared_ptr<const std::vector<int32_t>> target_rows_on_host;
@@ -60,17 +61,23 @@ struct TokenBatch {
   int64_t first_sequence = 0;  ///< Index of row 0 in the global batch.
   int64_t first_token = 0;     ///< Index of token 0 in the global batch; keys the dropout masks.
 
+  /// Whether that run of sequence_starts is the padding behind the tokens of a row. One that begins
+  /// a row is not, though the row be blank: each row has as many virtual tokens, whatever is in it.
+  bool IsPadding(size_t run) const;
+  /// How many are not.
+  int64_t RunsOfTokens() const;
+
   struct Extended;
   /// The rows that attention is over, where they are more than those of the blocks; or none.
   std::shared_ptr<const Extended> attended;
   /// Rows for vectors that stand for tokens.
   struct AddedRows {
-    int64_t count = 0;           ///< Before each run of sequence_starts.
+    int64_t count = 0;           ///< Before each run of sequence_starts but padding.
     int64_t first_position = 0;  ///< Added to the positions of tokens.
     bool ordered = false;        ///< Their own positions are 0, 1, ... in their order; else 0.
-    bool once_a_row = false;     ///< Before the first run of each row alone: padding has none.
   };
-  /// Adds them. Their token type is 0.
+  /// Adds them. Their token type is 0, and they count in `lengths`, which there are where each row
+  /// is one run and padding: others have rows of different lengths.
   Result<Extended> Extend(Context& context, const AddedRows& rows) const;
 
   struct Picked;

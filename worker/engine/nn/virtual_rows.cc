@@ -21,8 +21,7 @@ Result<BlockRows> RowsOfBlocks(Context& context, const TokenBatch& batch,
   const int64_t added = options.in_caches ? 0 : first_position;
   WEFT_ASSIGN_OR_RETURN(rows.extended, batch.Extend(context, {.count = added,
                                                               .first_position = first_position,
-                                                              .ordered = in_blocks,
-                                                              .once_a_row = options.once_a_row}));
+                                                              .ordered = in_blocks}));
   if (!in_blocks) {
     rows.batch.attended = std::make_shared<const TokenBatch::Extended>(*rows.extended);
     return rows;

@@ -21,9 +21,8 @@ struct BlockRows {
 /// What a network with virtual tokens makes of batches.
 struct VirtualRowsOptions {
   VirtualTokenCounts tokens;
-  int64_t context = 0;      ///< Positions that there are. Fails where they are too few.
-  bool in_caches = false;   ///< Caches of keys and values have the virtual tokens already.
-  bool once_a_row = false;  ///< As TokenBatch::AddedRows.
+  int64_t context = 0;     ///< Positions that there are. Fails where they are too few.
+  bool in_caches = false;  ///< Caches of keys and values have the virtual tokens already.
 };
 Result<BlockRows> RowsOfBlocks(Context& context, const TokenBatch& batch,
                                const VirtualRowsOptions& options);

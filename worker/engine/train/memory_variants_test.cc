@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/engine/testing/padded_documents.h"
 #include "worker/engine/train/memory_testing.h"
 
 namespace weft::engine {
@@ -270,17 +271,25 @@ JobSpec EvenLlama(const std::string& method) {
   return job;
 }
 
+/// All but the workspace.
+double SumOf(const MemoryBreakdown& memory) {
+  return static_cast<double>(memory.parameters_bytes + memory.gradients_bytes +
+                             memory.optimizer_bytes + memory.activations_bytes);
+}
+
 struct PredictedAndMeasured {
   MemoryBreakdown predicted;
   MemoryBreakdown measured;
 };
 
-/// Of two steps of two micro-batches of two sequences.
-PredictedAndMeasured MemoryOf(JobSpec job, const std::string& precision) {
+/// Of two steps of two micro-batches of two sequences: of `source`, or where there is none of
+/// sequences of as many tokens as go with the context.
+PredictedAndMeasured MemoryOf(JobSpec job, const std::string& precision,
+                              BatchSource* source = nullptr) {
   job.train.sequence_length = job.model.context - VirtualTokensOf(job.model).Total();
   const Plan plan = TinyPlan(precision, 2, 2);
   const auto batches = BatchesFor(job.model);
-  TinyTraining run(job, plan, *batches);
+  TinyTraining run(job, plan, source == nullptr ? *batches : *source);
   run.Step();
   const MemoryMachine machine{ProductsOf(PrecisionOf(precision).products)};
   return {PredictMemory(MemoryInputsOf(job, plan, machine)), run.Step().peak_memory};
@@ -312,10 +321,6 @@ TEST(PredictMemoryTest, AdaptersAndQuantisedWeightsAreWithinOnePercent) {
 
 // Some train so little that what it takes is lost among the rest: the sum counts.
 TEST(PredictMemoryTest, OtherMethodsAreWithinOnePercentOfTheSum) {
-  const auto sum = [](const MemoryBreakdown& memory) {
-    return static_cast<double>(memory.parameters_bytes + memory.gradients_bytes +
-                               memory.optimizer_bytes + memory.activations_bytes);
-  };
   for (const char* method : {"adalora", "vera", "ia3", "miss", "p_tuning"}) {
     for (const char* precision : {"fp32", "bf16"}) {
       SCOPED_TRACE(std::string(method) + " in " + precision);
@@ -324,8 +329,26 @@ TEST(PredictMemoryTest, OtherMethodsAreWithinOnePercentOfTheSum) {
       if (peft.method == "adalora" || peft.method == "vera") peft.target_modules = {"all-linear"};
       if (peft.method == "p_tuning") peft.num_virtual_tokens = 8;
       const PredictedAndMeasured memory = MemoryOf(job, precision);
-      EXPECT_NEAR(sum(memory.predicted) / sum(memory.measured), 1, kOnePercent)
-          << "predicted " << sum(memory.predicted) << ", measured " << sum(memory.measured);
+      EXPECT_NEAR(SumOf(memory.predicted) / SumOf(memory.measured), 1, kOnePercent)
+          << "predicted " << SumOf(memory.predicted) << ", measured " << SumOf(memory.measured);
+    }
+  }
+}
+
+// Padding has no virtual tokens, and takes as much as tokens do.
+TEST(PredictMemoryTest, VirtualTokensOfPaddedRowsAreWithinOnePercentOfTheSum) {
+  for (const char* method : {"prompt", "p_tuning", "prefix"}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      SCOPED_TRACE(std::string(method) + " in " + precision);
+      JobSpec job = EvenLlama(method);
+      job.model.peft.num_virtual_tokens = 16;
+      job.data.batching = "pad_fixed";
+      PaddedDocuments documents(job.model.vocab_size, job.model.context - 16);
+      const PredictedAndMeasured memory = MemoryOf(job, precision, &documents);
+      EXPECT_NEAR(SumOf(memory.predicted) / SumOf(memory.measured), 1, kOnePercent)
+          << "predicted " << SumOf(memory.predicted) << ", measured " << SumOf(memory.measured);
+      EXPECT_LE(static_cast<double>(memory.measured.workspace_bytes),
+                (1 + kTolerance) * static_cast<double>(memory.predicted.workspace_bytes));
     }
   }
 }

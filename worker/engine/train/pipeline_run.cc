@@ -29,7 +29,7 @@ int64_t PipelineRun::RowsOf(const TokenBatch& batch) const {
   const bool shares = parts_.tensor != nullptr && parts_.tensor->sequence();
   int64_t rows = batch.count;
   if (const int64_t added = VirtualTokensOf(parts_.model->spec()).in_blocks; added > 0) {
-    rows += added * (std::ssize(*batch.starts_on_host) - 1);
+    rows += added * batch.RunsOfTokens();
   }
   return shares ? rows / parts_.tensor->degree() : rows;
 }

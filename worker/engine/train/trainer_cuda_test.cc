@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/failpoint.h"
+#include "common/spec/padded_length.h"
 #include "common/spec/peft_spec.h"
 #include "kernels/cuda/cusparse_library.h"
 #include "worker/engine/checkpoint/catalog.h"
@@ -17,6 +18,7 @@
 #include "worker/engine/data/testing.h"
 #include "worker/engine/models/generate.h"
 #include "worker/engine/testing/encoder_batches.h"
+#include "worker/engine/testing/padded_documents.h"
 #include "worker/engine/testing/token_streams.h"
 #include "worker/engine/testing/trainer_on_cuda.h"
 
@@ -313,6 +315,24 @@ TEST_F(TrainerOnCuda, EveryPeftMethodFollowsTheCpu) {
     }
     if (method == "selective") job.model.peft.modules_to_save = {"*norm*"};
     Compare(job, TinyPlan("fp32", 2), data, 3);
+  }
+}
+
+TEST_F(TrainerOnCuda, VirtualTokensOfPaddedRowsFollowTheCpu) {
+  PaddedDocuments documents(50, 16, kPaddedLengthMultiple);
+  for (const char* method : {"prompt", "prefix"}) {
+    for (const char* family : {"gpt2", "llama"}) {
+      SCOPED_TRACE(std::string(method) + " " + family);
+      JobSpec job = JobOnCuda(4);
+      job.data.batching = "pad_dynamic";
+      job.train.sequence_length = 16;
+      job.model.family = family;
+      job.model.layers = 1;
+      job.model.context = 20;
+      job.model.peft.method = method;
+      job.model.peft.num_virtual_tokens = 4;
+      Compare(job, TinyPlan("fp32", 2, 2), documents, 3);
+    }
   }
 }
 

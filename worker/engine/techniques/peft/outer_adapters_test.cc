@@ -71,6 +71,13 @@ std::vector<ModelSpec> Models() {
           WithPooler(), WithPatches()};
 }
 
+/// The same with a magnitude for each row.
+std::vector<ModelSpec> DoraModels() {
+  std::vector<ModelSpec> models = Models();
+  for (ModelSpec& model : models) model.peft.use_dora = true;
+  return models;
+}
+
 Batch BatchOf(const ModelSpec& model) {
   std::unique_ptr<BatchSource> source;
   if (model.family == "vit") {
@@ -119,8 +126,10 @@ TEST(OuterAdapters, AreOfTheLayersThatTargetsName) {
 }
 
 TEST(OuterAdapters, AreThoseThatAreCounted) {
-  for (const ModelSpec& model : Models()) {
-    SCOPED_TRACE(model.family + " " + model.head);
+  std::vector<ModelSpec> models = Models();
+  for (ModelSpec& model : DoraModels()) models.push_back(std::move(model));
+  for (const ModelSpec& model : models) {
+    SCOPED_TRACE(model.family + " " + model.head + (model.peft.use_dora ? " dora" : ""));
     const std::vector<ParameterInfo> counted = ParametersOf(model);
     const TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
     const ParameterSet& parameters = run.model->parameters();
@@ -162,14 +171,14 @@ TEST(OuterAdapters, StagesOfAPipelineHaveThoseThatAreCounted) {
   }
 }
 
-TEST(OuterAdapters, StartAsTheNetworkAndAreItsMergedWeights) {
+void ExpectNetworkAndItsMergedWeights(const std::vector<ModelSpec>& models, double start) {
   const std::string folder = ::testing::TempDir() + "outer_adapters";
-  for (const ModelSpec& model : Models()) {
+  for (const ModelSpec& model : models) {
     SCOPED_TRACE(model.family + " " + model.head);
     const Batch batch = BatchOf(model);
     TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
     TinyRun plain(WithoutPeft(model), ModelOptionsOf(TinyPlan("fp32")));
-    EXPECT_LT(Difference(Wide(run.Logits(batch)), Wide(plain.Logits(batch))), 1e-6);
+    EXPECT_LT(Difference(Wide(run.Logits(batch)), Wide(plain.Logits(batch))), start);
     Perturb(run, 0.1);
     EXPECT_GT(Difference(Wide(run.Logits(batch)), Wide(plain.Logits(batch))), 1e-3);
     ASSERT_TRUE(ExportWeights(Env::Posix(), folder, *run.model, {}).ok());
@@ -179,6 +188,51 @@ TEST(OuterAdapters, StartAsTheNetworkAndAreItsMergedWeights) {
     EXPECT_LT(Difference(Wide(run.Logits(batch)), Wide(merged.Logits(batch))), 1e-5);
   }
   EXPECT_TRUE(Env::Posix().RemoveTree(folder).ok());
+}
+
+TEST(OuterAdapters, StartAsTheNetworkAndAreItsMergedWeights) {
+  ExpectNetworkAndItsMergedWeights(Models(), 1e-6);
+}
+
+// A magnitude over the length that it started at is 1 within rounding. The biases of the two heads
+// of encoders are added after that.
+TEST(OuterAdapters, OfDoraStartAsTheNetworkAndAreItsMergedWeights) {
+  ExpectNetworkAndItsMergedWeights(DoraModels(), 1e-5);
+}
+
+// Gradients take the length for a constant, so that slopes say nothing of factors.
+TEST(OuterAdapters, OfDoraChangeTheLossAsGradientsOfMagnitudesSay) {
+  for (const ModelSpec& model : {DoraModels()[0], DoraModels()[1], DoraModels()[3]}) {
+    SCOPED_TRACE(model.family + " " + model.head);
+    const Batch batch = BatchOf(model);
+    TinyRun run(model, ModelOptionsOf(TinyPlan("fp32")));
+    Perturb(run, 0.1);
+    run.Differentiate(batch);
+    ParameterSet& parameters = run.model->parameters();
+    int64_t checked = 0;
+    for (int64_t i = 0; i < parameters.size(); ++i) {
+      const bool magnitude = parameters[i].shape.rank == 1 && parameters[i].block < 0;
+      if (parameters[i].frozen || !magnitude) continue;
+      const std::vector<float> gradient = ValuesOf(parameters.gradient(i));
+      double squares = 0;
+      for (const double each : gradient) squares += each * each;
+      ASSERT_GT(squares, 0) << parameters[i].name;
+      const double step = 0.1 / std::sqrt(squares);
+      const TensorView value = parameters.value(i);
+      const auto moved = [&](double by) {
+        for (size_t k = 0; k < gradient.size(); ++k) {
+          value.As<float>()[k] += static_cast<float>(by * gradient[k]);
+        }
+        WEFT_CHECK(run.model->Pack(run.context).ok(), "pack");
+        return run.Loss(batch);
+      };
+      const double up = moved(step), down = moved(-2 * step);
+      moved(step);
+      EXPECT_NEAR((up - down) / (2 * step) / squares, 1, 0.05) << parameters[i].name;
+      ++checked;
+    }
+    EXPECT_GT(checked, 0);
+  }
 }
 
 TEST(OuterAdapters, TheLossChangesAsGradientsSay) {
@@ -248,20 +302,26 @@ TEST(OuterAdapters, MeshesFollowOneRank) {
          c.plan.stage_blocks = {1, 1};
        }},
   };
-  const std::pair<const char*, double> starts[] = {{"default", 0}, {"pissa", 0}, {"default", 0.2}};
-  for (const auto& [init, dropout] : starts) {
+  const struct {
+    const char* init;
+    double dropout = 0;
+    bool dora = false;
+  } kinds[] = {{"default"}, {"pissa"}, {"default", 0.2}, {"default", 0, true}};
+  for (const auto& [init, dropout, dora] : kinds) {
     MeshCase c{TinyJob(4), TinyPlan("fp32", 2, 2)};
     c.job.resources.device = "cpu";
     c.job.model = WithHead();
     c.job.model.peft.init = init;
     c.job.model.peft.dropout = dropout;
+    c.job.model.peft.use_dora = dora;
     c.job.optimizer.learning_rate = 3e-3;
     c.job.train.steps = 4;
     c.job.train.log_every_steps = 2;
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
     for (const auto& way : ways) {
-      SCOPED_TRACE(std::string(init) + ", dropout " + std::to_string(dropout) + ", " + way.name);
+      SCOPED_TRACE(std::string(init) + ", dropout " + std::to_string(dropout) +
+                   (dora ? ", dora, " : ", ") + way.name);
       MeshCase meshes = c;
       way.change(meshes);
       meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
@@ -292,14 +352,13 @@ TEST(OuterAdapters, NameWhatDoesNotFit) {
   model.peft.dropout = 0.1;
   EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with bert.pooler.dense does not "
                                         "go with model.peft.dropout"));
+  for (ModelSpec dora : DoraModels()) EXPECT_EQ(refusal(dora), "");
   model = WithHead();
   model.peft.use_dora = true;
-  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head"));
+  model.peft.dropout = 0.1;
+  EXPECT_THAT(refusal(model), HasSubstr("model.peft.target_modules with lm_head does not go with "
+                                        "model.peft.use_dora with model.peft.dropout"));
   model = WithPooler();
-  model.peft.use_dora = true;
-  model.peft.target_modules = {"pooler.dense"};
-  EXPECT_EQ(refusal(model), "");
-  model.peft = WithPooler().peft;
   model.peft.target_modules = {"poler"};
   EXPECT_THAT(refusal(model), HasSubstr("'poler' names no linear layer; hint: "));
   model = WithHead("llama", {"lm_head"});

@@ -206,14 +206,6 @@ const Feature kSettings[] = {
      .asked = [](const JobSpec& job) { return AdaptsClassifier(job.model); },
      .shown = ShownOuter,
      .of_folder = true},
-    {.name = "virtual tokens of gpt2 and llama",
-     .setting = "model.peft.method prompt, p_tuning or prefix with model.family gpt2 or llama",
-     .asked =
-         [](const JobSpec& job) {
-           return HasVirtualTokens(job.model.peft) && !kEncoder.asked(job);
-         },
-     .shown = [](const JobSpec& job) { return MethodOf(job) + " (virtual tokens)"; },
-     .of_folder = true},
     {.name = "adapters outside the blocks of an encoder",
      .setting = "model.peft.target_modules with a layer outside the blocks of bert or vit",
      .asked =
@@ -244,8 +236,7 @@ const Feature& kAdaptsExperts = kSettings[19];
 const Feature& kPrefixes = kSettings[20];
 const Feature& kAdaptsOuter = kSettings[21];
 const Feature& kAdaptsClassifier = kSettings[22];
-const Feature& kVirtualTokensOfDecoder = kSettings[23];
-const Feature& kAdaptsOuterOfEncoder = kSettings[24];
+const Feature& kAdaptsOuterOfEncoder = kSettings[23];
 
 constexpr std::string_view kNotOfFusedExperts =
     "transformers 5 has the experts of a layer in one tensor, and peft does not have this for it";
@@ -312,8 +303,9 @@ std::vector<Refusal> Rows() {
                   "targets in the blocks"});
   rows.push_back(
       {&kAdaptsOuter, &kOffloadParameters, kOnDeviceAlone, "resources.offload_parameters none"});
-  rows.push_back({&kAdaptsClassifier, &kDora, "its results are not there as a whole to be scaled",
-                  "model.peft.use_dora false"});
+  rows.push_back({&kAdaptsClassifier, &kDroppedDora,
+                  "all logits would be computed twice, of dropped inputs and of others",
+                  "model.peft.dropout 0, or model.peft.use_dora false"});
   rows.push_back({&kPrefixOfStages, &kMeshDeterminism,
                   "stages add up their gradients of what all attentions share",
                   "data parallelism alone"});
@@ -326,8 +318,9 @@ std::vector<Refusal> Rows() {
       {&kVirtualTokens, &kActivationCompression,
        "values are rounded by their position in the whole batch", "resources.activation_bits 0"},
       {&kVirtualTokens, &kMaskDocuments,
-       "each document of a row has its own, and no prediction of memory counts them",
-       "data.mask_documents false"},
+       "each document of a row would have its own, and no prediction of memory knows how many "
+       "documents there are",
+       "data.mask_documents false; with data.batching pad_dynamic each document has a row"},
       {&kVirtualTokens, &kVit, "peft puts virtual tokens before those of texts alone",
        "model.family gpt2, llama or bert"},
       {&kVirtualTokens, &kEmbeddingWidth,
@@ -338,9 +331,6 @@ std::vector<Refusal> Rows() {
        "model.stochastic_depth.mode batch"},
   };
   rows.insert(rows.end(), std::begin(of_virtual_tokens), std::end(of_virtual_tokens));
-  rows.push_back({&kVirtualTokensOfDecoder, &kNoConcatenation,
-                  "padding would have virtual tokens, too, and no prediction of memory counts them",
-                  "data.batching concatenate"});
   rows.push_back({&kPrefixes, &kMaskedHead,
                   "masked language models of transformers take no keys and values from outside",
                   "model.peft.method prompt or p_tuning, or model.head classification"});
@@ -479,8 +469,11 @@ class PeftCost : public TechniqueCost {
     return WorkspaceOfAdapters(model, sub_layer, columns);
   }
 
-  int64_t WorkspaceOfClassifier(const ModelSpec& model) const override {
-    return model.peft.dropout > 0 && AdaptsClassifier(model) ? model.width : 0;
+  // Dropped inputs. With DoRA the gradient of results before their scale, and these again.
+  int64_t WorkspaceOfClassifier(const ModelSpec& model, int64_t columns) const override {
+    if (!AdaptsClassifier(model)) return 0;
+    if (model.peft.use_dora) return 2 * columns;
+    return model.peft.dropout > 0 ? model.width : 0;
   }
 
   void AddStepWork(const ModelShape& shape, const TrainSpec&, StepWork& work) const override {
@@ -537,6 +530,10 @@ const Feature& AdapterDropoutFeature() {
 
 const Feature& JointAdaptersFeature() {
   return kJointAdapters;
+}
+
+const Feature& VirtualTokensFeature() {
+  return kVirtualTokens;
 }
 
 const TechniqueCost& PeftTechniqueCost() {

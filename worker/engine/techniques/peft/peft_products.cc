@@ -101,10 +101,23 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::MakeBase(const LinearLayer&
   return base_->Make(layer);
 }
 
-std::unique_ptr<WeightProducts> PeftProductsFactory::MakeAround(
-    const LinearLayer& layer, std::unique_ptr<WeightProducts> weight) {
+// The bias is added after the scale.
+std::unique_ptr<WeightProducts> PeftProductsFactory::MakeDora(const LinearLayer& layer,
+                                                              const LoraProducts::OnesOfRank& ones,
+                                                              const WeightMaker& weight) const {
+  LinearLayer without_bias = layer;
+  without_bias.bias = -1;
+  auto inner =
+      std::make_unique<LoraProducts>(without_bias, model_.peft, ones, weight(without_bias));
+  return std::make_unique<ScaledResults>(layer, model_.peft, std::move(inner),
+                                         layer.shares_inputs ? tensor_ranks_ : nullptr);
+}
+
+std::unique_ptr<WeightProducts> PeftProductsFactory::MakeAround(const LinearLayer& layer,
+                                                                const WeightMaker& weight) {
+  if (model_.peft.use_dora) return MakeDora(layer, {}, weight);
   return std::make_unique<LoraProducts>(layer, model_.peft, LoraProducts::OnesOfRank(),
-                                        std::move(weight));
+                                        weight(layer));
 }
 
 std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& layer) {
@@ -130,15 +143,11 @@ std::unique_ptr<WeightProducts> PeftProductsFactory::Make(const LinearLayer& lay
     return own;
   };
   if (!spec.use_dora) return std::make_unique<LoraProducts>(layer, spec, ones, MakeBase(layer));
-  Collective* const share_inputs = layer.shares_inputs ? tensor_ranks_ : nullptr;
   if (spec.dropout > 0) {
-    return std::make_unique<DroppedDora>(layer, spec, ones, share_inputs);
+    return std::make_unique<DroppedDora>(layer, spec, ones,
+                                         layer.shares_inputs ? tensor_ranks_ : nullptr);
   }
-  LinearLayer without_bias = layer;
-  without_bias.bias = -1;
-  return std::make_unique<ScaledResults>(
-      layer, spec, std::make_unique<LoraProducts>(without_bias, spec, ones, MakeBase(without_bias)),
-      share_inputs);
+  return MakeDora(layer, ones, [this](const LinearLayer& own) { return MakeBase(own); });
 }
 
 }  // namespace weft::engine

@@ -37,7 +37,7 @@ class PeftProductsFactory : public ProductsFactory {
 
   std::unique_ptr<WeightProducts> Make(const LinearLayer& layer) override;
   std::unique_ptr<WeightProducts> MakeAround(const LinearLayer& layer,
-                                             std::unique_ptr<WeightProducts> weight) override;
+                                             const WeightMaker& weight) override;
   void SetStage(const std::vector<Shard::Range>& blocks, int64_t of) override {
     if (base_ != nullptr) base_->SetStage(blocks, of);
   }
@@ -49,6 +49,10 @@ class PeftProductsFactory : public ProductsFactory {
   }
 
  private:
+  /// Those of a DoRA that drops nothing.
+  std::unique_ptr<WeightProducts> MakeDora(const LinearLayer& layer,
+                                           const LoraProducts::OnesOfRank& ones,
+                                           const WeightMaker& weight) const;
   /// The products of the weights alone; outside the blocks they are dense.
   std::unique_ptr<WeightProducts> MakeBase(const LinearLayer& layer) const;
 

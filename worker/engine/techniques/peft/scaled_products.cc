@@ -104,7 +104,7 @@ class ScaledResults::RowLengths : public DerivedCopies {
   TensorView FactorOf(int64_t index) const {
     const auto brought = factors_.find(index);
     return brought != factors_.end() ? brought->second.view()
-                                     : products_->parameters_->value(index);
+                                     : products_->parameters_->padded_value(index);
   }
   Status Measure(Context& context, const Output& output) const;
   /// Makes them those of whole rows, whose other columns other ranks have.
@@ -144,7 +144,7 @@ int64_t ScaledResults::FactorNumbers() const {
   for (const Output& output : outputs_) {
     if (!normalizes_ || output.vector < 0) continue;
     for (const int64_t factor : {output.vector - 2, output.vector - 1}) {
-      numbers += (*parameters_)[factor].shape.Elements();
+      numbers += (*parameters_)[factor].StoredElements();
     }
   }
   return numbers;
@@ -169,7 +169,7 @@ Status ScaledResults::RowLengths::BringFactors(Context& context) {
   for (const Output& output : products_->outputs_) {
     for (int64_t index = output.vector - 2; output.vector >= 0 && index < output.vector; ++index) {
       if (!parameters.on_host(index) || parameters.values_sharded()) continue;
-      WEFT_ASSIGN_OR_RETURN(factors_[index], BroughtUp(context, parameters.value(index)));
+      WEFT_ASSIGN_OR_RETURN(factors_[index], BroughtUp(context, parameters.padded_value(index)));
     }
   }
   return OkStatus();
@@ -182,7 +182,7 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
   const ParameterSet& parameters = *products_->parameters_;
   const int64_t in = products_->in_;
   const int64_t most = std::clamp<int64_t>(kNumbersAtOnce / in, 1, output.columns);
-  const TensorView weight = parameters.value(output.weight);
+  const TensorView weight = parameters.padded_value(output.weight);
   const TensorView a = FactorOf(output.vector - 2), b = FactorOf(output.vector - 1);
   WEFT_ASSIGN_OR_RETURN(const auto operand, kernels::NewPackedWeight(stream.device, a.shape[0],
                                                                      a.shape[1], DType::kF32));
@@ -207,7 +207,7 @@ Status ScaledResults::RowLengths::Measure(Context& context, const Output& output
     WEFT_RETURN_IF_ERROR(kernels::LinearBackwardInput(
         stream, {.dy = factor, .weight = operand.get(), .dx = sum, .accumulate = true}));
     // The RMS norm gives 1 / RMS of each row: sqrt(in) times its inverse length.
-    constexpr float kLeast = 1e-30f;  // of a row of zeros
+    constexpr float kLeast = 1e-30f;  // of a row of zeros, as those behind the classes are
     WEFT_RETURN_IF_ERROR(
         kernels::RmsNormForward(stream, {.residual = sum,
                                          .delta = {},
@@ -239,7 +239,7 @@ Result<Tensor> ScaledResults::Gains(Context& context) const {
   WEFT_RETURN_IF_ERROR(kernels::Fill(context.stream, {gains, 1}));
   for (const Output& output : outputs_) {
     if (output.vector < 0) continue;
-    const TensorView vector = parameters_->operand(output.vector);
+    const TensorView vector = parameters_->padded_operand(output.vector);
     const TensorView own = PartOf(gains, output);
     WEFT_RETURN_IF_ERROR(kernels::AffineForward(
         context.stream, {.x = AsRow(vector),
@@ -250,14 +250,20 @@ Result<Tensor> ScaledResults::Gains(Context& context) const {
   return gains;
 }
 
+// That of a classifier, which is padded, is alone.
+TensorView ScaledResults::Bias() const {
+  if (bias_ < 0) return {};
+  const int64_t outputs = std::ssize(outputs_);
+  return outputs == 1 ? parameters_->padded_operand(bias_)
+                      : parameters_->stacked_operand(bias_, outputs);
+}
+
 Status ScaledResults::Forward(Context& context, const Tensor& x, const Tensor& y,
                               const GeluValue& active, const ForwardUse& use) const {
   WEFT_RETURN_IF_ERROR(inner_->Forward(context, x, y, {}, use));
   WEFT_ASSIGN_OR_RETURN(const Tensor gains, Gains(context));
-  const TensorView bias =
-      bias_ < 0 ? TensorView() : parameters_->stacked_operand(bias_, std::ssize(outputs_));
   WEFT_RETURN_IF_ERROR(
-      kernels::AffineForward(context.stream, {.x = y, .scale = gains, .shift = bias, .y = y}));
+      kernels::AffineForward(context.stream, {.x = y, .scale = gains, .shift = Bias(), .y = y}));
   if (!active.value) return OkStatus();
   return kernels::GeluForward(context.stream, {y, active.value, active.form});
 }

@@ -51,6 +51,8 @@ class ScaledResults : public WeightProducts {
   const Tensor& inverse_lengths() const;
   /// Numbers of A and B of a DoRA, of all outputs together.
   int64_t FactorNumbers() const;
+  /// What is added after the scale, or none.
+  TensorView Bias() const;
   /// The vector g, [out] f32.
   Result<Tensor> Gains(Context& context) const;
   /// The gradient of the vector of an output, from that of g.

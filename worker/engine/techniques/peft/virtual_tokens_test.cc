@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <numeric>
 #include <string>
@@ -22,6 +21,7 @@
 #include "worker/engine/models/weights.h"
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/virtual_tokens_cost.h"
+#include "worker/engine/techniques/peft/virtual_tokens_testing.h"
 #include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
 #include "worker/engine/testing/tiny_run.h"
@@ -31,50 +31,6 @@ namespace weft::engine {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int64_t kVirtual = 4;
-constexpr int64_t kLength = 12;
-
-struct Method {
-  const char* name;
-  std::function<void(PeftSpec& spec)> change;
-};
-
-std::vector<Method> Methods() {
-  return {{"prompt", [](PeftSpec& spec) { spec.method = "prompt"; }},
-          {"p_tuning",
-           [](PeftSpec& spec) {
-             spec.method = "p_tuning";
-             spec.encoder_hidden_size = 24;
-           }},
-          {"prefix", [](PeftSpec& spec) { spec.method = "prefix"; }},
-          {"prefix with a projection", [](PeftSpec& spec) {
-             spec.method = "prefix";
-             spec.prefix_projection = true;
-             spec.encoder_hidden_size = 24;
-           }}};
-}
-
-/// Of a mistral the window leaves the first virtual tokens behind.
-constexpr const char* kFamilies[] = {"gpt2", "llama", "mistral", "mixtral"};
-
-JobSpec JobOf(const Method& method, const std::string& family = "gpt2") {
-  JobSpec job = TinyJob(4);
-  job.resources.device = "cpu";
-  job.model.family = family == "gpt2" ? "gpt2" : "llama";
-  if (family != "gpt2") job.model.kv_heads = 1;
-  if (family == "mistral") job.model.sliding_window = 5;
-  if (family == "mixtral") {
-    job.model.experts = 4;
-    job.model.experts_per_token = 2;
-  }
-  method.change(job.model.peft);
-  job.model.peft.num_virtual_tokens = kVirtual;
-  job.train.sequence_length = kLength;
-  job.optimizer.learning_rate = 1e-2;
-  job.train.eval_sequences = 8;
-  return job;
-}
 
 RandomTokens TinyTokens() {
   return {TinyModel().vocab_size, kLength};

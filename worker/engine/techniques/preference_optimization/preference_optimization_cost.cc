@@ -17,6 +17,7 @@ const TechniqueCost& Fp8TechniqueCost();
 const TechniqueCost& GradientNoiseScaleTechniqueCost();
 const Feature& AdapterDropoutFeature();
 const Feature& JointAdaptersFeature();
+const Feature& VirtualTokensFeature();
 const TechniqueCost& Sparse24TechniqueCost();
 const TechniqueCost& StochasticDepthTechniqueCost();
 
@@ -58,6 +59,10 @@ class PreferenceOptimizationCost : public TechniqueCost {
         {&kPreference, &Sparse24TechniqueCost().feature(), kOtherNetwork, kOneOfTwo},
         {&kPreference, &JointAdaptersFeature(),
          "pairs would have to be judged for each adapter by itself", kOneOfTwo},
+        {&kPreference, &VirtualTokensFeature(),
+         "the network at the start is the reference, and virtual tokens change it before they have "
+         "learnt anything",
+         "model.peft.method lora"},
         {&kPreference, &GradientNoiseScaleTechniqueCost().feature(),
          "a micro-batch may hold half a pair", kOneOfTwo},
     };
