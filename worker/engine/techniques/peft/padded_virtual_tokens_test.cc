@@ -25,6 +25,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+constexpr int64_t kMostTokens = 16;  // of a document on meshes
+
 Batch PaddedBatch(int32_t padding_token = 0) {
   auto batch = PaddedDocuments(TinyModel().vocab_size, kLength, 0, padding_token).Get(1, 0, 3);
   WEFT_CHECK(batch.ok(), batch.status().message());
@@ -143,7 +145,6 @@ TEST(PaddedVirtualTokens, TheLossChangesAsGradientsSay) {
 
 // Micro-batches have lengths of their own, in steps of 8 tokens.
 TEST(PaddedVirtualTokens, MeshesFollowOneRank) {
-  constexpr int64_t kMostTokens = 16;
   const struct {
     const char* name;
     void (*change)(Plan& plan);
