@@ -325,6 +325,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
   dora.peft.use_dora = dora_of_llama.peft.use_dora = true;
   ModelSpec dropped_dora = dora, dropped_dora_of_llama = dora_of_llama;
   dropped_dora.peft.dropout = dropped_dora_of_llama.peft.dropout = 0.1;
+  ModelSpec dora_of_lm_head = lora_of_lm_head, dora_of_pooler = lora_of_pooler;
+  dora_of_lm_head.peft.use_dora = dora_of_pooler.peft.use_dora = true;
   for (ModelSpec model : {gpt2,
                           monarch,
                           parts,
@@ -348,6 +350,8 @@ TEST(WeightGemmsTest, AreThoseThatTheEngineRuns) {
                           parallel,
                           ia3,
                           dora,
+                          dora_of_lm_head,
+                          dora_of_pooler,
                           dora_of_llama,
                           dropped_dora,
                           dropped_dora_of_llama,

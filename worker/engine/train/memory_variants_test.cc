@@ -68,6 +68,14 @@ TEST(PredictMemoryTest, FollowsWhatIsSharedFrozenFactorisedOrWithoutNorms) {
          m.peft.rank = 32;
          m.peft.target_modules = {"q_proj", "lm_head"};
        }},
+      {"dora of a llama's classifier",
+       [](ModelSpec& m) {
+         m.family = "llama";
+         m.untied_classifier = true;
+         m.peft.method = "lora";
+         m.peft.use_dora = true;
+         m.peft.target_modules = {"q_proj", "lm_head"};
+       }},
       {"two adapters", SetTwoAdapters},
       {"two adapters with dropout in a llama",
        [](ModelSpec& m) {
