@@ -84,7 +84,7 @@ TEST(Peers, TheAttemptGoesOnWhenAWorkerIsLostAndComesBack) {
   }
 
   v1::PauseJobRequest request;
-  request.set_job_id(id);
+  request.set_id(id);
   v1::Job asked;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));

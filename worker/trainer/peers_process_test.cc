@@ -149,7 +149,9 @@ class PeersProcessTest : public TimedRoundsFixture {
   /// All checkpoints are whole; how many ranks have saved each, oldest first.
   std::vector<size_t> WholeCheckpoints(const AttemptSpec& spec) {
     std::vector<size_t> files;
-    for (const engine::CheckpointInfo& info : *engine::ListCheckpoints(env_, spec.run_dir)) {
+    const auto checkpoints = engine::ListCheckpoints(env_, spec.run_dir);
+    EXPECT_TRUE(checkpoints.ok()) << checkpoints.status().message();
+    for (const engine::CheckpointInfo& info : *checkpoints) {
       const auto manifest = engine::VerifyCheckpoint(env_, info.path);
       EXPECT_TRUE(manifest.ok()) << manifest.status().message();
       EXPECT_TRUE(info.verified) << info.path;
