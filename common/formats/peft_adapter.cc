@@ -45,7 +45,6 @@ constexpr std::array<std::string_view, 2> kShared = {"vera_A", "vera_B"};
 // Methods that peft lacks have folders of Weft's own, which peft cannot take for its own.
 constexpr char kOwnConfigName[] = "weft_adapter.json";
 constexpr char kOwnWeightsName[] = "weft_adapter.safetensors";
-constexpr int64_t kOwnVersion = 1;
 /// The largest configuration that is read; one that names 50 000 layers is smaller.
 constexpr uint64_t kMostConfigBytes = uint64_t{4} << 20;
 /// The most of a tensor's name that messages have.
@@ -53,6 +52,12 @@ constexpr size_t kNameBytes = 200;
 
 bool HasOwnFolder(const PeftSpec& spec) {
   return spec.method == "houlsby" || spec.method == "pfeiffer" || spec.method == "parallel";
+}
+
+/// The version of folders of a method: in version 1 an adapter of pfeiffer read the MLP's result
+/// without the residual stream.
+int64_t OwnVersionOf(const PeftSpec& spec) {
+  return spec.method == "pfeiffer" ? 2 : 1;
 }
 
 /// Before the names of the network. With virtual tokens peft puts nothing around the network.
@@ -281,15 +286,20 @@ Status CheckNoPickle(Env& env, const std::string& folder) {
 /// What weft_adapter.json says.
 Result<PeftSpec> ReadOwnConfig(const std::string& text) {
   WEFT_ASSIGN_OR_RETURN(const Json config, ParseJson(text));
-  const bool versioned = config.is_object() && config.value("version", Json()) == kOwnVersion;
-  if (!versioned || !config.contains("adapter")) {
-    return InvalidError(std::string(kOwnConfigName) + " is not of version " +
-                        std::to_string(kOwnVersion) + "; hint: export the adapter again");
+  if (!config.is_object() || !config.contains("version") || !config.contains("adapter")) {
+    return InvalidError(std::string(kOwnConfigName) +
+                        " has no version and adapter; hint: export the adapter again");
   }
   WEFT_ASSIGN_OR_RETURN(PeftSpec spec, FromJson<PeftSpec>(config["adapter"]));
-  if (HasOwnFolder(spec)) return spec;
-  return InvalidError(std::string(kOwnConfigName) + " has method " + spec.method +
-                      ", which has other folders; hint: houlsby, pfeiffer or parallel");
+  if (!HasOwnFolder(spec)) {
+    return InvalidError(std::string(kOwnConfigName) + " has method " + spec.method +
+                        ", which has other folders; hint: houlsby, pfeiffer or parallel");
+  }
+  const int64_t version = OwnVersionOf(spec);
+  if (config["version"] == version) return spec;
+  return InvalidError(std::string(kOwnConfigName) + " of " + spec.method + " is not of version " +
+                      std::to_string(version) +
+                      "; hint: train the adapter again, or use the release that exported it");
 }
 
 /// The types of the tensors of the file that an adapter was read from, by name.
@@ -305,7 +315,7 @@ Result<std::map<std::string, SafetensorsType>> TypesOfFile(Env& env, const PeftS
 
 Json OwnConfig(PeftSpec spec) {
   spec.import_path.clear();
-  return Json{{"version", kOwnVersion}, {"adapter", ToJson(spec)}};
+  return Json{{"version", OwnVersionOf(spec)}, {"adapter", ToJson(spec)}};
 }
 
 /// The tensors of the network that are trained, as peft names them.

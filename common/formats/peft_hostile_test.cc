@@ -129,6 +129,11 @@ TEST(HostileAdapters, FoldersOfWeftsOwnAreReadWithinTheSameLimits) {
               HasSubstr("reduction_factor"));
   EXPECT_THAT(refusal(R"({"version": 1, "adapter": {"method": "lora"}})"),
               HasSubstr("has other folders"));
+  EXPECT_THAT(refusal(R"({"adapter": {"method": "houlsby"}})"), HasSubstr("has no version"));
+  EXPECT_THAT(refusal(R"({"version": 2, "adapter": {"method": "houlsby"}})"),
+              HasSubstr("of houlsby is not of version 1"));
+  EXPECT_THAT(refusal(R"({"version": 1, "adapter": {"method": "pfeiffer"}})"),
+              HasSubstr("of pfeiffer is not of version 2; hint: train the adapter again"));
   EXPECT_THAT(refusal(std::string(size_t{5} << 20, ' ')), HasSubstr("at most 4194304 are read"));
 }
 

@@ -177,11 +177,7 @@ BlockBytes BlockBytesOf(const MemoryInputs& inputs) {
     if (!reads_input) bytes.plain.recompute_input = size.row;
     if (!ReadsNorm2(inputs.shape)) bytes.unsaved = size.row;
   }
-  // What a graft makes besides the MLP's result, and the sum of both; a graft that reads that
-  // result has saved it.
-  if (SavedByGrafts(model, SubLayer::kMlp) > 0) {
-    bytes.unsaved += (ChangesBranches(model) ? 1 : 2) * size.row;
-  }
+  bytes.unsaved += RowsAfterMlp(model) * size.row;
   for (const SavedTensorSlot& slot : slots) {
     const bool of_norm =
         slot.tensor == SavedTensor::kResidual2 || slot.tensor == SavedTensor::kNorm2Statistics;

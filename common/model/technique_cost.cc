@@ -141,6 +141,12 @@ int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) {
   return numbers;
 }
 
+int64_t RowsAfterMlp(const ModelSpec& model) {
+  int64_t rows = 0;
+  for (const TechniqueCost* technique : TechniqueCosts()) rows += technique->RowsAfterMlp(model);
+  return rows;
+}
+
 ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer) {
   ProductNumbers sum;
   for (const TechniqueCost* technique : TechniqueCosts()) {

@@ -228,6 +228,9 @@ class TechniqueCost {
   /// Numbers that its grafts at a sub-layer of the most blocks save of each token, of the type of
   /// activations, besides what the sub-layer saves.
   virtual int64_t SavedByGrafts(const ModelSpec&, SubLayer) const { return 0; }
+  /// Rows of model.width numbers, for each token, that are there at the end of an MLP because of
+  /// its grafts, besides what is saved and what is added to the residual stream.
+  virtual int64_t RowsAfterMlp(const ModelSpec&) const { return 0; }
   /// What its grafts at such a sub-layer want for each token.
   virtual ProductNumbers WorkspaceOfGrafts(const ModelSpec&, SubLayer) const { return {}; }
 
@@ -424,6 +427,7 @@ const TechniqueCost* ReaderOfFrozenWeights(const ModelSpec& model);
 std::vector<ParameterInfo> GraftsOf(const ModelSpec& model, const ParameterInfo& weight);
 std::vector<ParameterInfo> EmbeddingGraftsOf(const ModelSpec& model);
 int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer);
+int64_t RowsAfterMlp(const ModelSpec& model);
 ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer);
 VirtualTokenCounts VirtualTokensOf(const ModelSpec& model);
 bool FrozenByTechniques(const ModelSpec& model, const ParameterInfo& parameter);

@@ -128,7 +128,7 @@ struct PeftSpec {
             "miss, one factor, whose rows repeat along the inputs (arXiv 2409.15371); ia3, a "
             "vector that scales its results or inputs (arXiv 2205.05638). Each sub-layer gets: "
             "houlsby, a bottleneck after attention and MLP (arXiv 1902.00751); pfeiffer, one "
-            "after the MLP (arXiv 2005.00247); parallel, one next to the MLP (arXiv "
+            "after the MLP (arXiv 2005.00052); parallel, one next to the MLP (arXiv "
             "2110.04366). The input gets: prompt, trained vectors (arXiv 2104.08691); "
             "p_tuning, those that a small network makes (arXiv 2103.10385); prefix, trained "
             "keys and values in each layer (arXiv 2101.00190). selective: nothing else.")

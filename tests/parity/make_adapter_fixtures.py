@@ -13,6 +13,8 @@ make_fixtures.py wrote, trained in float64 on their batches.
 Of what peft lacks, written in PyTorch from its papers: bottleneck adapters (houlsby, pfeiffer,
 parallel), in the engine's own folders; and bitfit, which has merged.safetensors alone.
 
+testdata/quantized has adapters of quantised networks, which make_quantized_fixtures.py writes.
+
 Of each family there is each method that peft has for it and that the engine trains, except:
   - loha, lokr, oft, miss and the start olora of gpt2: peft has none for its layers (Conv1D),
   - trained tokens of bert have a start alone: peft leaves out the bias of a classifier that has the
@@ -21,8 +23,8 @@ Of each family there is each method that peft has for it and that the engine tra
     and values,
   - of mixtral other methods of weights than lora are of its attention alone.
 
-Needs torch, transformers, peft and safetensors; run it by hand when the fixtures are to change, with
-the cases to write as arguments (gpt2/lora), or none for all that the version of transformers has: 5 those of
+Needs torch, transformers, peft, bitsandbytes, accelerate and safetensors; run it by hand when the fixtures are to
+change, with the cases to write as arguments (gpt2/lora, quantized/llama_nf4), or none for all that the version of transformers has: 5 those of
 a vit that end with _5, whose modules have other names there, and 4.57 the others of a vit. 4.57 also writes those of
 experts, which are one tensor in 5, and 5 all others. Another processor gives other last bits.
 """
@@ -267,6 +269,17 @@ BOTTLENECKS = {
     "pfeiffer": {"reduction_factor": 4, "non_linearity": "gelu"},
     "parallel": {"reduction_factor": 8, "non_linearity": "swish", "scaling": 4},
 }
+# Folders of pfeiffer have another version: those of version 1 read the MLP's result alone.
+VERSIONS = {"pfeiffer": 2}
+# In a block, a layer and which of its inputs is the residual stream that the MLP's result is added to, and
+# the norm of that sum, where it comes after it.
+STREAMS = {
+    "gpt2": ("ln_2", 0, None),
+    "llama": ("post_attention_layernorm", 0, None),
+    "mixtral": ("post_attention_layernorm", 0, None),
+    "bert_mlm": ("output", 1, "output.LayerNorm"),
+    "vit": ("layernorm_after", 0, None),
+}
 ACTIVATIONS = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "swish": torch.nn.functional.silu}
 
 
@@ -335,14 +348,18 @@ def loraplus_optimizer_of(model):
 
 
 def optimize(named, objective, after_step=lambda step: None, optimizer=None):
-    trained = [p for _, p in named]
+    """Returns the losses before each step."""
+    trained, losses = [p for _, p in named], []
     optimizer = optimizer or optimizer_of(named)
     for step in range(STEPS):
         optimizer.zero_grad()
-        objective().backward()
+        loss = objective()
+        loss.backward()
+        losses.append(loss.item())
         torch.nn.utils.clip_grad_norm_(trained, CLIP)
         optimizer.step()
         after_step(step)
+    return losses
 
 
 def train(model, tokens, targets, optimizer=None):
@@ -373,8 +390,18 @@ def name_in_file(key):
 
 
 def save_adapter(model, folder):
-    model.float().save_pretrained(folder, save_embedding_layers=False)
+    save_folder(model.float(), folder)
     model.double()
+    if not model.active_peft_config.is_prompt_learning:
+        return
+    encoder = model.prompt_encoder[model.active_adapter].state_dict()
+    if len(encoder) > 1:
+        save_file({key: value.float().contiguous() for key, value in encoder.items()},
+                  folder / "encoder.safetensors")
+
+
+def save_folder(model, folder):
+    model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
@@ -382,12 +409,6 @@ def save_adapter(model, folder):
     if isinstance(config.get("target_modules"), list):
         config["target_modules"].sort()  # a set there, in another order each time
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    if not model.active_peft_config.is_prompt_learning:
-        return
-    encoder = model.prompt_encoder[model.active_adapter].state_dict()
-    if len(encoder) > 1:
-        save_file({key: value.float().contiguous() for key, value in encoder.items()},
-                  folder / "encoder.safetensors")
 
 
 def load_base(family):
@@ -419,27 +440,39 @@ class Bottleneck(torch.nn.Module):
 def add_bottlenecks(base, family, method):
     """Bottlenecks after sub-layers, or next to the MLP, by the layer that ends the sub-layer."""
     attention, mlp, first = SUB_LAYERS[family]
+    stream, index, norm = STREAMS[family]
     layers, added = dict(base.named_modules()), {}
+    scale = BOTTLENECKS[method].get("scaling", 1)
 
-    def add(name, begin, scale):
+    def add(name, begin, place, of_input):
+        """Adds to what a layer makes, y, what the bottleneck makes of of_input(x, y), where x is the
+        input of a layer before, by its place, if there is one."""
         added[name] = bottleneck = Bottleneck(base.config.hidden_size, BOTTLENECKS[method]).double()
         read = []
         if begin:
-            layers[begin].register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+            layers[begin].register_forward_pre_hook(lambda _, inputs: read.append(inputs[place]))
 
         def changed(_, __, out):
             y, *others = out if isinstance(out, tuple) else (out,)  # what routers make
-            y = y + scale * bottleneck(read.pop() if begin else y)
+            y = y + scale * bottleneck(of_input(read.pop() if begin else None, y))
             return (y, *others) if others else y
 
         layers[name].register_forward_hook(changed)
 
     for name in layers:
+        block = name[:-len(mlp)]
         if method == "houlsby" and name.endswith("." + attention):
-            add(name, None, 1)
-        elif name.endswith("." + mlp) and not name.endswith("attention." + mlp):
-            begin = name[:-len(mlp)] + first
-            add(name, begin if method == "parallel" else None, BOTTLENECKS[method].get("scaling", 1))
+            add(name, None, 0, lambda _, y: y)
+        elif not name.endswith("." + mlp) or name.endswith("attention." + mlp):
+            continue
+        elif method == "houlsby":
+            add(name, None, 0, lambda _, y: y)
+        elif method == "parallel":
+            add(name, block + first, 0, lambda x, _: x)
+        elif norm is None:  # MAD-X (Pfeiffer et al. 2020)
+            add(name, block + stream, index, lambda x, y: x + y)
+        else:
+            add(name, block + stream, index, lambda x, y, norm=layers[block + norm]: norm(x + y))
     return added
 
 
@@ -452,7 +485,8 @@ def write_bottlenecks(family, method):
 
     def save(state):
         (folder / state).mkdir(parents=True, exist_ok=True)
-        config = {"version": 1, "adapter": {"method": method, **BOTTLENECKS[method]}}
+        config = {"version": VERSIONS.get(method, 1),
+                  "adapter": {"method": method, **BOTTLENECKS[method]}}
         (folder / state / "weft_adapter.json").write_text(json.dumps(config, indent=2) + "\n")
         save_file({key: parameter.detach().float() for key, parameter in named},
                   folder / state / "weft_adapter.safetensors")
@@ -477,6 +511,8 @@ def write_bitfit(family):
 
 def write_case(case):
     family, name = case.split("/")
+    if family == "quantized":
+        return quantized_fixtures().write_case(name)
     if name in BOTTLENECKS:
         return write_bottlenecks(family, name)
     if name == "bitfit":
@@ -512,6 +548,14 @@ def write_case(case):
     save_file(changed, folder / name / "merged.safetensors")
 
 
+def quantized_fixtures():
+    """make_quantized_fixtures.py, which uses this module, and bitsandbytes."""
+    sys.modules.setdefault("make_adapter_fixtures", sys.modules[__name__])
+    import make_quantized_fixtures
+
+    return make_quantized_fixtures
+
+
 def is_of_this_version(case):
     family = case.split("/")[0]
     newer = case.endswith("_5") or family not in ("vit", "mixtral")
@@ -521,6 +565,8 @@ def is_of_this_version(case):
 def main():
     others = [f"{family}/{name}" for family in SUB_LAYERS for name in (*BOTTLENECKS, "bitfit")
               if name != "bitfit" or family not in ("llama", "mixtral")]  # which have no biases
+    if not sys.argv[1:] and is_of_this_version("quantized"):
+        others += [f"quantized/{name}" for name in quantized_fixtures().CASES]
     for case in sys.argv[1:] or filter(is_of_this_version, [*CASES, *others]):
         write_case(case)
 

@@ -201,7 +201,8 @@ inline Plan RecordedPlan() {
   return plan;
 }
 
-inline void TrainTwentySteps(TinyRun& run, Batch batch) {
+/// The loss before each step goes into `losses`, if it is given.
+inline void TrainTwentySteps(TinyRun& run, Batch batch, std::vector<double>* losses = nullptr) {
   const JobSpec job = RecordedJob(run.model->spec());
   const Plan plan = RecordedPlan();
   RecordedTokens tokens(std::move(batch));
@@ -211,6 +212,7 @@ inline void TrainTwentySteps(TinyRun& run, Batch batch) {
   while (!(*trainer)->finished()) {
     auto report = (*trainer)->Step();
     ASSERT_TRUE(report.ok()) << report.status().ToString();
+    if (losses != nullptr) losses->push_back(report->loss);
   }
 }
 

@@ -27,6 +27,9 @@ enum class GraftPlace : uint8_t {
   kParallelToSubLayer,  ///< The same, whose result is added to what attention or the MLP computes.
   kSubLayerOutput,      ///< That sum, or what attention or the MLP computes ...
   kResidualBranch,      ///< ... and, after that, what is added to the residual stream.
+  /// The sum with the residual stream, after a post-norm the norm of that sum. What a graft makes
+  /// of it is added to the sum, before the norm.
+  kResidualSum,
 };
 
 /// How a place of the network is used in a forward pass.
@@ -174,7 +177,7 @@ class Grafts {
   const List& At(GraftPlace place) const { return places_[static_cast<size_t>(place)]; }
   List& At(GraftPlace place) { return places_[static_cast<size_t>(place)]; }
 
-  std::array<List, static_cast<size_t>(GraftPlace::kResidualBranch) + 1> places_;
+  std::array<List, static_cast<size_t>(GraftPlace::kResidualSum) + 1> places_;
   std::unique_ptr<BranchGate> gate_;
   const float* block_share_ = nullptr;
   std::unique_ptr<VirtualTokens> virtual_tokens_;

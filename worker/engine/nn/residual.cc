@@ -54,6 +54,27 @@ ResidualBranch::ResidualBranch(const GraftSite& site, const NormOptions& norm,
   if (grafter) grafter(site, grafts_);
 }
 
+Result<Residual> ResidualBranch::AddOfSum(Context& context, Tape& tape, Residual x,
+                                          const GraftUse& use, float scale) const {
+  if (!grafts_.Has(GraftPlace::kResidualSum)) return x;
+  Value sum, read;
+  if (position_ == NormPosition::kPost) {
+    WEFT_ASSIGN_OR_RETURN(Norm::Output out, norm_->Forward(context, tape, x));
+    sum = std::move(out.stream);
+    read = std::move(out.normalized);
+  } else {
+    WEFT_ASSIGN_OR_RETURN(sum, Sum(context, tape, x));
+    read = sum;
+  }
+  x = {};
+  WEFT_ASSIGN_OR_RETURN(
+      Value made, grafts_.Forward(GraftPlace::kResidualSum, context, tape, std::move(read), use));
+  if (scale != 1) {
+    WEFT_ASSIGN_OR_RETURN(made, Scale(context, tape, std::move(made), scale));
+  }
+  return Residual{std::move(sum), std::move(made)};
+}
+
 Residual ResidualBranch::Skip(Tape& tape, Residual x) const {
   bool trains = false;
   for (int64_t i = first_skipped_; i < end_parameter_; ++i) trains = trains || tape.Trains(i);

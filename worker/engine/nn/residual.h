@@ -69,27 +69,36 @@ class ResidualBranch {
     } else if (position_ == NormPosition::kPre && choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(Norm::Output in, norm_->Forward(context, tape, x));
       WEFT_ASSIGN_OR_RETURN(Value delta, run(in.normalized, batch));
-      return Residual{std::move(in.stream), std::move(delta)};
+      return AddOfSum(context, tape, {std::move(in.stream), std::move(delta)}, use, choice.scale);
     }
     WEFT_ASSIGN_OR_RETURN(Value in, Sum(context, tape, choice.computed ? x : skipped));
     Value delta;
     if (!choice.sequences.empty()) {
       WEFT_ASSIGN_OR_RETURN(const TokenBatch::Picked picked, batch.Pick(context, choice.sequences));
       WEFT_ASSIGN_OR_RETURN(Value part, GatherRows(context, tape, in, picked.rows));
+      const Value stream = grafts_.Has(GraftPlace::kResidualSum) ? part : Value();
       if (position_ == NormPosition::kPre) {
         WEFT_ASSIGN_OR_RETURN(Norm::Output normed,
                               norm_->Forward(context, tape, {std::move(part), {}}));
         part = std::move(normed.normalized);
       }
       WEFT_ASSIGN_OR_RETURN(part, run(part, picked.batch));
+      if (stream.tensor) {
+        WEFT_ASSIGN_OR_RETURN(const Residual sum,
+                              AddOfSum(context, tape, {stream, part}, use, choice.scale));
+        WEFT_ASSIGN_OR_RETURN(part, Add(context, tape, part, sum.delta));
+      }
       WEFT_ASSIGN_OR_RETURN(delta,
                             ScatterRows(context, tape, part, picked.rows, in.tensor.shape()[0]));
     } else if (choice.computed) {
       WEFT_ASSIGN_OR_RETURN(delta, run(in, batch));
     }
-    if (position_ != NormPosition::kPost) return Residual{std::move(in), std::move(delta)};
-    WEFT_ASSIGN_OR_RETURN(Norm::Output out,
-                          norm_->Forward(context, tape, {std::move(in), std::move(delta)}));
+    Residual sum{std::move(in), std::move(delta)};
+    if (choice.computed && choice.sequences.empty()) {
+      WEFT_ASSIGN_OR_RETURN(sum, AddOfSum(context, tape, std::move(sum), use, choice.scale));
+    }
+    if (position_ != NormPosition::kPost) return sum;
+    WEFT_ASSIGN_OR_RETURN(Norm::Output out, norm_->Forward(context, tape, sum));
     return Residual{std::move(out.normalized), {}};
   }
 
@@ -111,6 +120,11 @@ class ResidualBranch {
         out, grafts_.Forward(GraftPlace::kSubLayerOutput, context, tape, std::move(out), use));
     return grafts_.Forward(GraftPlace::kResidualBranch, context, tape, std::move(out), use);
   }
+
+  /// `x` with what the grafts at GraftPlace::kResidualSum make of it, times `scale`: the sum of
+  /// `x`, and that. Releases what `x` holds before they run. Without such grafts `x`.
+  Result<Residual> AddOfSum(Context& context, Tape& tape, Residual x, const GraftUse& use,
+                            float scale) const;
 
   /// `x`, which needs a gradient where it would with the branch: parameters come for the backward
   /// pass in any case. That reports the gradients of the skipped parameters where it would compute

@@ -16,9 +16,14 @@ MlpActivation ActivationOf(const PeftSpec& spec) {
   return spec.non_linearity == "swish" ? MlpActivation::kSilu : MlpActivation::kRelu;
 }
 
+GraftPlace PlaceOf(const PeftSpec& spec) {
+  if (spec.method == "parallel") return GraftPlace::kParallelToSubLayer;
+  return spec.method == "pfeiffer" ? GraftPlace::kResidualSum : GraftPlace::kSubLayerOutput;
+}
+
 class Bottleneck : public Graft {
  public:
-  /// Parallel to a sub-layer `adds` is false: the place adds its result.
+  /// `adds`: to what it reads. Otherwise the place adds its result.
   Bottleneck(ParameterSet* parameters, const MlpOptions& options, DType compute, bool adds,
              float scale)
       : mlp_(parameters, options, compute), adds_(adds), scale_(scale) {}
@@ -46,7 +51,7 @@ std::optional<int64_t> PutBottleneck(const ModelSpec& model, const GraftSite& si
                                      Grafts& grafts) {
   if (!site.sub_layer || !HasBottleneckAt(model, *site.sub_layer, site.block)) return {};
   const PeftSpec& spec = model.peft;
-  const bool parallel = spec.method == "parallel";
+  const bool parallel = spec.method == "parallel", adds = spec.method == "houlsby";
   const BottleneckNames names(site.name);
   const BottleneckRoles roles(spec, *site.sub_layer);
   ParameterSet& parameters = *site.parameters;
@@ -57,14 +62,13 @@ std::optional<int64_t> PutBottleneck(const ModelSpec& model, const GraftSite& si
                                                             .down = names.up,
                                                             .width = site.width,
                                                             .inner = BottleneckWidth(model)},
-                                                 site.products->compute, !parallel,
+                                                 site.products->compute, adds,
                                                  parallel ? static_cast<float>(spec.scaling) : 1);
   for (int64_t i = first; i < parameters.size(); ++i) {
     const bool down = parameters[i].role == ParameterRole::kMlpUp;
     parameters.SetGrafted(i, down ? roles.down : roles.up);
   }
-  grafts.Put(parallel ? GraftPlace::kParallelToSubLayer : GraftPlace::kSubLayerOutput,
-             std::move(bottleneck));
+  grafts.Put(PlaceOf(spec), std::move(bottleneck));
   return first;
 }
 

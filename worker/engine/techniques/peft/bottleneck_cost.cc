@@ -4,8 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "common/model/activation_numbers.h"
 #include "common/model/model_sizes.h"
 #include "common/model/parameter_name.h"
+#include "common/spec/model_family.h"
 
 namespace weft {
 namespace {
@@ -71,7 +73,17 @@ std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const Param
 int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer) {
   const std::vector<int64_t>& blocks = model.peft.layers_to_transform;
   if (!HasBottleneckAt(model, sub_layer, blocks.empty() ? 0 : blocks.front())) return 0;
-  return BottleneckWidth(model) + (IsParallel(model.peft) ? 0 : model.width);
+  const int64_t middle = BottleneckWidth(model);
+  if (IsParallel(model.peft)) return middle;
+  const bool of_norm = model.peft.method == "pfeiffer" && NormPositionOf(model) == "post";
+  return middle + model.width + (of_norm ? model.width + NormStatistics(model) : 0);
+}
+
+// What it makes of the MLP's input, and the sum with the MLP's result. What houlsby reads is that
+// result, which it has saved; pfeiffer has saved the sum, and the result is gone.
+int64_t RowsOfBottlenecks(const ModelSpec& model) {
+  if (!HasBottlenecks(model.peft) || model.peft.method == "pfeiffer") return 0;
+  return IsParallel(model.peft) ? 2 : 1;
 }
 
 // The middle after its activation. In the backward pass the middle and its gradient; the products

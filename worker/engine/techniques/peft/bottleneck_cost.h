@@ -40,8 +40,12 @@ struct BottleneckRoles {
 /// or the mixture whose router has it.
 std::vector<ParameterInfo> BottleneckTensors(const ModelSpec& model, const ParameterInfo& weight);
 
-/// See TechniqueCost::SavedByGrafts: the input, unless the sub-layer has saved it, and the middle.
+/// See TechniqueCost::SavedByGrafts: the input, unless the sub-layer has saved it, and the middle;
+/// and what the norm of a sum saves where the input is that.
 int64_t SavedByBottlenecks(const ModelSpec& model, SubLayer sub_layer);
+
+/// See TechniqueCost::RowsAfterMlp.
+int64_t RowsOfBottlenecks(const ModelSpec& model);
 
 /// See TechniqueCost::WorkspaceOfGrafts.
 ProductNumbers WorkspaceOfBottlenecks(const ModelSpec& model, SubLayer sub_layer);

@@ -438,12 +438,13 @@ class PeftCost : public TechniqueCost {
   int64_t SavedByGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
     return SavedByBottlenecks(model, sub_layer);
   }
+  int64_t RowsAfterMlp(const ModelSpec& model) const override { return RowsOfBottlenecks(model); }
   ProductNumbers WorkspaceOfGrafts(const ModelSpec& model, SubLayer sub_layer) const override {
     return WorkspaceOfBottlenecks(model, sub_layer);
   }
-  // What those after a sub-layer read has a gradient of its own.
+  // The result of a sub-layer that one reads has a gradient of its own.
   bool ChangesBranches(const ModelSpec& model) const override {
-    return HasBottlenecks(model.peft) && model.peft.method != "parallel";
+    return model.peft.method == "houlsby";
   }
 
   // What a start takes off quantised weights is gone once the rest has been quantised again.
