@@ -8,9 +8,9 @@
 namespace weft::kernels {
 
 /// Quantises x into `words` of FourBitLayout(format, x.size()), on the host, whose memory both are
-/// in: each number as the nearest of FourBitValues() times the scale of its block, the greater one
-/// of two that are equally near. The same bits on every instruction set, with any number of
-/// threads. kInvalid where the sizes do not fit, and where a number is not finite.
+/// in: each number as the nearest of FourBitValues() times the scale of its block, the lower one of
+/// two that are equally near. The same bits on every instruction set, with any number of threads.
+/// kInvalid where the sizes do not fit, and where a number is not finite.
 Status Quantize4Bit(const FourBitFormat& format, std::span<const float> x,
                     std::span<int32_t> words);
 

@@ -34,12 +34,12 @@ class Nearest {
   }
 
   uint8_t Code(float value) const {
-    const auto above = std::upper_bound(borders_.begin(), borders_.end(), value);
+    const auto above = std::lower_bound(borders_.begin(), borders_.end(), value);
     return codes_[static_cast<size_t>(above - borders_.begin())];
   }
 
  private:
-  std::vector<float> borders_;  ///< Between neighbours; such a number belongs to the greater one.
+  std::vector<float> borders_;  ///< Between neighbours; such a number belongs to the lower one.
   std::vector<uint8_t> codes_;  ///< Ascending by value.
 };
 

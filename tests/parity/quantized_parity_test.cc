@@ -25,10 +25,7 @@ struct Case {
   std::string name;
 
   std::string family() const { return name.substr(0, name.find('_')); }
-  /// The family whose start is the network: wide has one of its own.
-  std::string network() const { return family() == "wide" ? "quantized/wide" : family(); }
-  /// The family whose batch it trains on.
-  std::string batch() const { return family() == "wide" ? "llama" : family(); }
+  std::string network() const { return "quantized/" + family(); }
   std::string folder() const { return Folder("quantized/" + name); }
   WeightQuantizationSpec format() const {
     return {.type = name.find("_nf4") != std::string::npos ? "nf4" : "fp4",
@@ -92,7 +89,7 @@ TEST_P(QuantizedParity, TwentyStepsEndAtTheAdaptersThatPeftTrains) {
   const Case own{GetParam()};
   QuantizedRun run(own, "start");
   std::vector<double> losses;
-  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, RecordedBatch(own.batch()), &losses));
+  ASSERT_NO_FATAL_FAILURE(TrainTwentySteps(run, RecordedBatch(own.family()), &losses));
   const auto recorded = ReadTensorOf<double>(own.folder() + "/record.safetensors", "losses");
   ASSERT_EQ(losses.size(), recorded.size());
   for (size_t step = 0; step < losses.size(); ++step) {
@@ -115,7 +112,7 @@ TEST_P(QuantizedParity, TwentyStepsEndAtTheAdaptersThatPeftTrains) {
 INSTANTIATE_TEST_SUITE_P(Cases, QuantizedParity,
                          ::testing::Values("gpt2_fp4", "gpt2_fp4_double", "gpt2_nf4",
                                            "gpt2_nf4_double", "llama_fp4", "llama_fp4_double",
-                                           "llama_nf4", "llama_nf4_double", "wide_nf4_double"),
+                                           "llama_nf4", "llama_nf4_double"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
