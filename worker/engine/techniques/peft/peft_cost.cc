@@ -320,7 +320,7 @@ std::vector<Refusal> Rows() {
       {&kVirtualTokens, &kMaskDocuments,
        "each document of a row would have its own, and no prediction of memory knows how many "
        "documents there are",
-       "data.mask_documents false; with data.batching pad_dynamic each document has a row"},
+       "data.mask_documents false"},
       {&kVirtualTokens, &kVit, "peft puts virtual tokens before those of texts alone",
        "model.family gpt2, llama or bert"},
       {&kVirtualTokens, &kEmbeddingWidth,
