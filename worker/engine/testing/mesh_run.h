@@ -24,6 +24,7 @@
 #include "worker/engine/techniques/parallel/new_reducer.h"
 #include "worker/engine/techniques/parallel/pipeline_parallel.h"
 #include "worker/engine/testing/device_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/saved_state.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -52,6 +53,12 @@ struct MeshCase {
     one.plan.pipeline_schedule = "1f1b";
     one.plan.stage_blocks = {};
     return one;
+  }
+  /// That of one rank, with the same batches, on these ranks.
+  MeshCase On(const Parallelism& parallelism) const {
+    MeshCase partitioned = *this;
+    parallelism.ApplyTo(partitioned.plan, job.model.layers);
+    return partitioned;
   }
 };
 

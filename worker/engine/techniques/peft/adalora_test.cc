@@ -15,6 +15,7 @@
 #include "common/spec/job_spec.h"
 #include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -155,48 +156,21 @@ TEST(AdaLoraTest, AResumedTrainingGoesOnBitForBit) {
 }
 
 TEST(AdaLoraTest, MeshesChooseAsOneRankDoes) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data", [](Plan& plan) { plan.mesh.data = 2; }},
-      {"data, sharded updates",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"data, sharded gradients",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 2;
-       }},
-      {"data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"tensor and data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = plan.mesh.tensor = 2;
-         plan.zero_stage = 3;
-       }},
-      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
-      {"pipeline and data, sharded updates",
-       [](Plan& plan) {
-         plan.mesh.data = plan.mesh.pipeline = 2;
-         plan.stage_blocks = {1, 1};
-         plan.zero_stage = 1;
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2},
+      {.data = 2, .zero_stage = 1},
+      {.data = 2, .zero_stage = 2},
+      {.data = 2, .zero_stage = 3},
+      {.data = 2, .zero_stage = 3, .tensor = 2},
+      {.context = 2},
+      {.data = 2, .zero_stage = 1, .pipeline = 2},
   };
   MeshCase c{RankJob("llama"), TinyPlan("fp32", 2, 2)};
   c.plan.bucket_bytes = 4000;
   const MeshOutcome whole = TrainOnMesh(c).front();
-  for (const auto& way : ways) {
-    SCOPED_TRACE(way.name);
-    MeshCase meshes = c;
-    way.change(meshes.plan);
-    meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-    const std::vector<MeshOutcome> ranks = TrainOnMesh(meshes);
+  for (const Parallelism& mesh : meshes) {
+    SCOPED_TRACE(mesh.Description());
+    const std::vector<MeshOutcome> ranks = TrainOnMesh(c.On(mesh));
     SavedState state;
     for (const MeshOutcome& rank : ranks) state.Add(rank.state);
     int64_t left_out = 0;

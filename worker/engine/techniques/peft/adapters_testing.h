@@ -82,13 +82,4 @@ int64_t CheckSlopes(TinyRun& run, double loss, const LossNow& loss_now) {
   return checked;
 }
 
-/// A pipeline of this many ranks, of a network with four blocks.
-inline void SetStages(Plan& plan, int64_t ranks, const std::string& schedule) {
-  plan.mesh.pipeline = ranks;
-  plan.pipeline_schedule = schedule;
-  plan.pipeline_chunks = schedule == "interleaved" ? 2 : 1;
-  const int64_t stages = ranks * plan.pipeline_chunks;
-  plan.stage_blocks.assign(static_cast<size_t>(stages), 4 / stages);
-}
-
 }  // namespace weft::engine

@@ -24,6 +24,7 @@
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -341,32 +342,13 @@ TEST(BottleneckTest, TrainingChangesThemAloneWhateverIsRecomputed) {
 }
 
 TEST(BottleneckTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(MeshCase& c);
-  } ways[] = {
-      {"data, sharded updates",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 1;
-       }},
-      {"data, sharded parameters",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 3;
-       }},
-      {"tensor", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
-      {"tensor and sequence",
-       [](MeshCase& c) {
-         c.plan.mesh.tensor = 2;
-         c.plan.sequence_parallel = true;
-       }},
-      {"pipeline",
-       [](MeshCase& c) {
-         c.plan.mesh.pipeline = 2;
-         c.plan.stage_blocks = {1, 1};
-       }},
-      {"context", [](MeshCase& c) { c.plan.mesh.context = 2; }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2, .zero_stage = 1},
+      {.data = 2, .zero_stage = 3},
+      {.tensor = 2},
+      {.tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
+      {.context = 2},
   };
   for (const char* method : kMethods) {
     for (const char* family : {"gpt2", "llama"}) {
@@ -375,12 +357,9 @@ TEST(BottleneckTest, MeshesFollowOneRank) {
       c.job.train.log_every_steps = 2;
       c.plan.bucket_bytes = 4000;
       const MeshOutcome whole = TrainOnMesh(c).front();
-      for (const auto& way : ways) {
-        SCOPED_TRACE(std::string(method) + " " + family + " " + way.name);
-        MeshCase meshes = c;
-        way.change(meshes);
-        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-        ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+      for (const Parallelism& mesh : meshes) {
+        SCOPED_TRACE(std::string(method) + " " + family + " " + mesh.Description());
+        ExpectFollows(TrainOnMesh(c.On(mesh)), whole, 2e-5, 1e-4);
       }
     }
   }

@@ -18,9 +18,9 @@
 #include "common/spec/testing.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "worker/engine/data/joint_batches.h"
-#include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/techniques/peft/joint_adapters_cost.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -214,72 +214,27 @@ void ExpectEachFollows(const std::vector<MeshOutcome>& ranks, const MeshOutcome&
 }
 
 TEST(JointAdaptersTest, RanksFollowOne) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data", [](Plan& plan) { plan.mesh.data = 2; }},
-      {"shared updates",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"shared gradients",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 2;
-       }},
-      {"shared updates in twos",
-       [](Plan& plan) {
-         plan.mesh.data = 4;
-         plan.zero_stage = 1;
-         plan.zero_shard_ranks = 2;
-       }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel, with sharded updates",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.data = 2;
-         plan.sequence_parallel = true;
-         plan.zero_stage = 1;
-       }},
-      {"shared parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"recomputation", [](Plan& plan) { plan.block_memory_policy.assign(4, "recompute"); }},
-      {"pipeline", [](Plan& plan) { SetStages(plan, 2, "1f1b"); }},
-      {"pipeline with deferred gradients", [](Plan& plan) { SetStages(plan, 2, "zero_bubble"); }},
-      {"pipeline of two chunks a rank, with sharded updates",
-       [](Plan& plan) {
-         SetStages(plan, 2, "interleaved");
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"pipeline, tensor, sequence parallel",
-       [](Plan& plan) {
-         SetStages(plan, 2, "gpipe");
-         plan.mesh.tensor = 2;
-         plan.sequence_parallel = true;
-       }},
-      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
-      {"context and data, with shared updates in twos",
-       [](Plan& plan) {
-         plan.mesh.context = plan.mesh.data = 2;
-         plan.zero_stage = 1;
-         plan.zero_shard_ranks = 2;
-       }},
-      {"context, with shared parameters",
-       [](Plan& plan) {
-         plan.mesh.context = 2;
-         plan.zero_stage = 3;
-       }},
-      {"context, pipeline, with shared updates",
-       [](Plan& plan) {
-         SetStages(plan, 2, "1f1b");
-         plan.mesh.context = 2;
-         plan.zero_stage = 1;
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2},
+      {.data = 2, .zero_stage = 1},
+      {.data = 2, .zero_stage = 2},
+      {.data = 4, .zero_stage = 1, .zero_shard_ranks = 2},
+      {.tensor = 2},
+      {.data = 2, .zero_stage = 1, .tensor = 2, .sequence_parallel = true},
+      {.data = 2, .zero_stage = 3},
+      {.block_memory_policy = std::vector<std::string>(4, "recompute")},
+      {.pipeline = 2},
+      {.pipeline = 2, .pipeline_schedule = "zero_bubble"},
+      {.data = 2,
+       .zero_stage = 1,
+       .pipeline = 2,
+       .pipeline_schedule = "interleaved",
+       .pipeline_chunks = 2},
+      {.tensor = 2, .sequence_parallel = true, .pipeline = 2, .pipeline_schedule = "gpipe"},
+      {.context = 2},
+      {.data = 2, .zero_stage = 1, .zero_shard_ranks = 2, .context = 2},
+      {.zero_stage = 3, .context = 2},
+      {.zero_stage = 1, .pipeline = 2, .context = 2},
   };
   for (const char* family : {"gpt2", "llama"}) {
     MeshCase c{Job(family), TinyPlan("fp32", kAdapters, 4)};
@@ -292,34 +247,19 @@ TEST(JointAdaptersTest, RanksFollowOne) {
     c.tokens = [job = c.job] { return SourcesOf(job); };
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
-    for (const auto& way : ways) {
-      SCOPED_TRACE(std::string(family) + " " + way.name);
-      MeshCase meshes = c;
-      way.change(meshes.plan);
-      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-      ExpectEachFollows(TrainOnMesh(meshes), whole);
+    for (const Parallelism& mesh : meshes) {
+      SCOPED_TRACE(std::string(family) + " " + mesh.Description());
+      ExpectEachFollows(TrainOnMesh(c.On(mesh)), whole);
     }
   }
 }
 
 // They have the adapters alike, and shards of them.
 TEST(JointAdaptersTest, ExpertParallelRanksFollowOne) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"expert", [](Plan& plan) { plan.mesh.expert = 2; }},
-      {"expert, with shared updates",
-       [](Plan& plan) {
-         plan.mesh.expert = 2;
-         plan.zero_stage = 1;
-       }},
-      {"expert and data, with shared gradients in twos",
-       [](Plan& plan) {
-         plan.mesh.expert = plan.mesh.data = 2;
-         plan.zero_stage = 2;
-         plan.zero_shard_ranks = 2;
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.expert = 2},
+      {.zero_stage = 1, .expert = 2},
+      {.data = 2, .zero_stage = 2, .zero_shard_ranks = 2, .expert = 2},
   };
   MeshCase c{Job("llama"), TinyPlan("fp32", kAdapters, 4)};
   c.job.train.steps = 4;
@@ -331,12 +271,9 @@ TEST(JointAdaptersTest, ExpertParallelRanksFollowOne) {
   c.tokens = [job = c.job] { return SourcesOf(job); };
   c.plan.bucket_bytes = 4000;
   const MeshOutcome whole = TrainOnMesh(c).front();
-  for (const auto& way : ways) {
-    SCOPED_TRACE(way.name);
-    MeshCase meshes = c;
-    way.change(meshes.plan);
-    meshes.plan.accumulation_steps /= meshes.plan.mesh.data * meshes.plan.mesh.expert;
-    ExpectEachFollows(TrainOnMesh(meshes), whole);
+  for (const Parallelism& mesh : meshes) {
+    SCOPED_TRACE(mesh.Description());
+    ExpectEachFollows(TrainOnMesh(c.On(mesh)), whole);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/merging_testing.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/token_streams.h"
 
 namespace weft::engine {
@@ -91,26 +92,11 @@ TEST(MergedNetworksTest, ParametersAreThoseThatAreCounted) {
 }
 
 TEST(MergedNetworksTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(MeshCase& c);
-  } ways[] = {
-      {"data", [](MeshCase& c) { c.plan.mesh.data = 2; }},
-      {"data, sharded gradients",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 2;
-       }},
-      {"data, sharded parameters",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 3;
-       }},
-      {"pipeline",
-       [](MeshCase& c) {
-         c.plan.mesh.pipeline = 2;
-         c.plan.stage_blocks = {1, 1};
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2},
+      {.data = 2, .zero_stage = 2},
+      {.data = 2, .zero_stage = 3},
+      {.pipeline = 2},
   };
   for (const MergingMethod& method : MergingMethods()) {
     MeshCase c{TinyJob(4), TinyPlan("fp32", 2, 2)};
@@ -119,12 +105,9 @@ TEST(MergedNetworksTest, MeshesFollowOneRank) {
     c.job.train.log_every_steps = 2;
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
-    for (const auto& way : ways) {
-      SCOPED_TRACE(std::string(method.name) + ", " + way.name);
-      MeshCase meshes = c;
-      way.change(meshes);
-      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    for (const Parallelism& mesh : meshes) {
+      SCOPED_TRACE(std::string(method.name) + ", " + mesh.Description());
+      ExpectFollows(TrainOnMesh(c.On(mesh)), whole, 2e-5, 1e-4);
     }
   }
 }

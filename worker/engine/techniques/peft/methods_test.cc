@@ -18,6 +18,7 @@
 #include "worker/engine/techniques/peft/merged_weights_cost.h"
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -247,28 +248,11 @@ TEST(PeftMethodsTest, TrainWhatTheySayAlone) {
 }
 
 TEST(PeftMethodsTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel, with sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.data = 2;
-         plan.sequence_parallel = true;
-         plan.zero_stage = 3;
-       }},
-      {"tensor, sequence parallel, with sharded gradients",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.data = 2;
-         plan.sequence_parallel = true;
-         plan.zero_stage = 2;
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2, .zero_stage = 3},
+      {.tensor = 2},
+      {.data = 2, .zero_stage = 3, .tensor = 2, .sequence_parallel = true},
+      {.data = 2, .zero_stage = 2, .tensor = 2, .sequence_parallel = true},
   };
   std::vector<Method> methods = Methods();
   methods.push_back({"lora with dropout", [](PeftSpec& spec) {
@@ -296,12 +280,9 @@ TEST(PeftMethodsTest, MeshesFollowOneRank) {
       const MeshOutcome whole = TrainOnMesh(c).front();
       // Every mesh has every method in one of the families, which has the next mesh in the other.
       const size_t first = (i + (llama ? 1 : 0)) % 2;
-      for (size_t way = first; way < std::size(ways); way += 2) {
-        SCOPED_TRACE(std::string(methods[i].name) + ", " + family + ", " + ways[way].name);
-        MeshCase meshes = c;
-        ways[way].change(meshes.plan);
-        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-        ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+      for (size_t k = first; k < meshes.size(); k += 2) {
+        SCOPED_TRACE(std::string(methods[i].name) + ", " + family + ", " + meshes[k].Description());
+        ExpectFollows(TrainOnMesh(c.On(meshes[k])), whole, 2e-5, 1e-4);
       }
     }
   }

@@ -20,6 +20,7 @@
 #include "worker/engine/techniques/peft/adapters_testing.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -276,31 +277,12 @@ TEST(OuterAdapters, DroppedInputsOfAClassifierAreThoseOfItsGradients) {
 }
 
 TEST(OuterAdapters, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(MeshCase& c);
-  } ways[] = {
-      {"data, recomputed",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.block_memory_policy = {"recompute", "recompute"};
-       }},
-      {"data, sharded parameters",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 3;
-       }},
-      {"tensor", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel",
-       [](MeshCase& c) {
-         c.plan.mesh.tensor = 2;
-         c.plan.sequence_parallel = true;
-       }},
-      {"pipeline",
-       [](MeshCase& c) {
-         c.plan.mesh.pipeline = 2;
-         c.plan.stage_blocks = {1, 1};
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2, .block_memory_policy = {"recompute", "recompute"}},
+      {.data = 2, .zero_stage = 3},
+      {.tensor = 2},
+      {.tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
   };
   const struct {
     const char* init;
@@ -319,13 +301,10 @@ TEST(OuterAdapters, MeshesFollowOneRank) {
     c.job.train.log_every_steps = 2;
     c.plan.bucket_bytes = 4000;
     const MeshOutcome whole = TrainOnMesh(c).front();
-    for (const auto& way : ways) {
+    for (const Parallelism& mesh : meshes) {
       SCOPED_TRACE(std::string(init) + ", dropout " + std::to_string(dropout) +
-                   (dora ? ", dora, " : ", ") + way.name);
-      MeshCase meshes = c;
-      way.change(meshes);
-      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+                   (dora ? ", dora, " : ", ") + mesh.Description());
+      ExpectFollows(TrainOnMesh(c.On(mesh)), whole, 2e-5, 1e-4);
     }
   }
 }

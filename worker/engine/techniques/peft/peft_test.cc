@@ -16,6 +16,7 @@
 #include "worker/engine/techniques/peft/peft_targets_cost.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -248,27 +249,10 @@ TEST(PeftTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
 }
 
 TEST(PeftTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(MeshCase& c);
-  } ways[] = {
-      {"data", [](MeshCase& c) { c.plan.mesh.data = 2; }},
-      {"data, shared updates",
-       [](MeshCase& c) {
-         c.plan.mesh.data = 2;
-         c.plan.zero_stage = 1;
-       }},
-      {"tensor", [](MeshCase& c) { c.plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel",
-       [](MeshCase& c) {
-         c.plan.mesh.tensor = 2;
-         c.plan.sequence_parallel = true;
-       }},
-      {"pipeline",
-       [](MeshCase& c) {
-         c.plan.mesh.pipeline = 2;
-         c.plan.stage_blocks = {1, 1};
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2},     {.data = 2, .zero_stage = 1},
+      {.tensor = 2},   {.tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
   };
   for (const char* family : {"gpt2", "llama"}) {
     for (const std::vector<std::string>& targets :
@@ -278,12 +262,9 @@ TEST(PeftTest, MeshesFollowOneRank) {
       c.job.train.log_every_steps = 2;
       c.plan.bucket_bytes = 4000;
       const MeshOutcome whole = TrainOnMesh(c).front();
-      for (const auto& way : ways) {
-        SCOPED_TRACE(std::string(family) + (targets.empty() ? " " : " all ") + way.name);
-        MeshCase meshes = c;
-        way.change(meshes);
-        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-        ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+      for (const Parallelism& mesh : meshes) {
+        SCOPED_TRACE(std::string(family) + (targets.empty() ? " " : " all ") + mesh.Description());
+        ExpectFollows(TrainOnMesh(c.On(mesh)), whole, 2e-5, 1e-4);
       }
     }
   }

@@ -16,6 +16,7 @@
 #include "worker/engine/techniques/peft/bottleneck_cost.h"
 #include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -259,30 +260,12 @@ TEST(SumBottleneckTest, PostNormLossesChangeAsGradientsSay) {
 }
 
 TEST(SumBottleneckTest, PostNormMeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
-      {"tensor and sequence",
-       [](Plan& plan) {
-         plan.mesh.tensor = 2;
-         plan.sequence_parallel = true;
-       }},
-      {"pipeline",
-       [](Plan& plan) {
-         plan.mesh.pipeline = 2;
-         plan.stage_blocks = {1, 1};
-       }},
-      {"recomputed",
-       [](Plan& plan) {
-         plan.block_memory_policy = {"recompute", "attention"};
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2, .zero_stage = 3},
+      {.tensor = 2},
+      {.tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
+      {.block_memory_policy = {"recompute", "attention"}},
   };
   JobSpec job = TinyJob(4);
   job.model = ModelOf("post");
@@ -293,12 +276,9 @@ TEST(SumBottleneckTest, PostNormMeshesFollowOneRank) {
   MeshCase c{job, TinyPlan("fp32", 2, 2)};
   c.plan.bucket_bytes = 4000;
   const MeshOutcome whole = TrainOnMesh(c).front();
-  for (const auto& way : ways) {
-    SCOPED_TRACE(way.name);
-    MeshCase meshes = c;
-    way.change(meshes.plan);
-    meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-    ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+  for (const Parallelism& mesh : meshes) {
+    SCOPED_TRACE(mesh.Description());
+    ExpectFollows(TrainOnMesh(c.On(mesh)), whole, 2e-5, 1e-4);
   }
 }
 

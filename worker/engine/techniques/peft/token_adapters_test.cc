@@ -18,6 +18,7 @@
 #include "worker/engine/techniques/peft/token_adapters_cost.h"
 #include "worker/engine/testing/encoder_batches.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/saved_files.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
@@ -239,57 +240,23 @@ TEST(TokenAdaptersTest, AResumedRunGoesOnBitForBitInEveryPrecision) {
 }
 
 TEST(TokenAdaptersTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data, sharded updates",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"data, sharded gradients",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 2;
-       }},
-      {"context", [](Plan& plan) { plan.mesh.context = 2; }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel, with sharded updates",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.data = 2;
-         plan.sequence_parallel = true;
-         plan.zero_stage = 1;
-       }},
-      {"pipeline", [](Plan& plan) { SetStages(plan, 2, "1f1b"); }},
-      {"pipeline of four", [](Plan& plan) { SetStages(plan, 4, "zero_bubble"); }},
-      {"pipeline of two chunks a rank, with sharded updates",
-       [](Plan& plan) {
-         SetStages(plan, 2, "interleaved");
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"pipeline, tensor, sequence parallel",
-       [](Plan& plan) {
-         SetStages(plan, 2, "gpipe");
-         plan.mesh.tensor = 2;
-         plan.sequence_parallel = true;
-       }},
-      {"pipeline, context",
-       [](Plan& plan) {
-         SetStages(plan, 2, "1f1b");
-         plan.mesh.context = 2;
-       }},
-      {"data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"tensor, with sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2, .zero_stage = 1},
+      {.data = 2, .zero_stage = 2},
+      {.context = 2},
+      {.tensor = 2},
+      {.data = 2, .zero_stage = 1, .tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
+      {.pipeline = 4, .pipeline_schedule = "zero_bubble"},
+      {.data = 2,
+       .zero_stage = 1,
+       .pipeline = 2,
+       .pipeline_schedule = "interleaved",
+       .pipeline_chunks = 2},
+      {.tensor = 2, .sequence_parallel = true, .pipeline = 2, .pipeline_schedule = "gpipe"},
+      {.pipeline = 2, .context = 2},
+      {.data = 2, .zero_stage = 3},
+      {.data = 2, .zero_stage = 3, .tensor = 2},
   };
   const std::vector<Case> cases = Cases();
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -304,12 +271,9 @@ TEST(TokenAdaptersTest, MeshesFollowOneRank) {
     const MeshOutcome whole = TrainOnMesh(one).front();
     // Every mesh has every adapter with both kinds of classifiers, each in one of the families.
     const size_t first = (i + (c.model.family == "llama" ? 1 : 0)) % 2;
-    for (size_t way = first; way < std::size(ways); way += 2) {
-      SCOPED_TRACE(c.name + " " + ways[way].name);
-      MeshCase meshes = one;
-      ways[way].change(meshes.plan);
-      meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-      ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+    for (size_t k = first; k < meshes.size(); k += 2) {
+      SCOPED_TRACE(c.name + " " + meshes[k].Description());
+      ExpectFollows(TrainOnMesh(one.On(meshes[k])), whole, 2e-5, 1e-4);
     }
   }
 }

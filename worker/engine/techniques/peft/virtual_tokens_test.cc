@@ -24,6 +24,7 @@
 #include "worker/engine/techniques/peft/virtual_tokens_testing.h"
 #include "worker/engine/testing/float64_matrices.h"
 #include "worker/engine/testing/mesh_run.h"
+#include "worker/engine/testing/parallelism.h"
 #include "worker/engine/testing/tiny_run.h"
 #include "worker/engine/testing/token_streams.h"
 
@@ -266,53 +267,17 @@ TEST(VirtualTokensTest, TrainingChangesThemAloneWhateverIsRecomputed) {
 }
 
 TEST(VirtualTokensTest, MeshesFollowOneRank) {
-  const struct {
-    const char* name;
-    void (*change)(Plan& plan);
-  } ways[] = {
-      {"data", [](Plan& plan) { plan.mesh.data = 2; }},
-      {"data, sharded updates",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 1;
-       }},
-      {"data, sharded gradients",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 2;
-       }},
-      {"data, sharded parameters",
-       [](Plan& plan) {
-         plan.mesh.data = 2;
-         plan.zero_stage = 3;
-       }},
-      {"data, sharded parameters, tensor",
-       [](Plan& plan) {
-         plan.mesh.data = plan.mesh.tensor = 2;
-         plan.zero_stage = 3;
-       }},
-      {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
-      {"tensor, sequence parallel",
-       [](Plan& plan) {
-         plan.mesh.tensor = 2;
-         plan.sequence_parallel = true;
-       }},
-      {"pipeline",
-       [](Plan& plan) {
-         plan.mesh.pipeline = 2;
-         plan.stage_blocks = {1, 1};
-       }},
-      {"pipeline, data, sharded updates",
-       [](Plan& plan) {
-         plan.mesh.data = plan.mesh.pipeline = 2;
-         plan.stage_blocks = {1, 1};
-         plan.zero_stage = 1;
-       }},
-      {"pipeline, tensor",
-       [](Plan& plan) {
-         plan.mesh.tensor = plan.mesh.pipeline = 2;
-         plan.stage_blocks = {1, 1};
-       }},
+  const std::vector<Parallelism> meshes = {
+      {.data = 2},
+      {.data = 2, .zero_stage = 1},
+      {.data = 2, .zero_stage = 2},
+      {.data = 2, .zero_stage = 3},
+      {.data = 2, .zero_stage = 3, .tensor = 2},
+      {.tensor = 2},
+      {.tensor = 2, .sequence_parallel = true},
+      {.pipeline = 2},
+      {.data = 2, .zero_stage = 1, .pipeline = 2},
+      {.tensor = 2, .pipeline = 2},
   };
   const std::vector<Method> methods = Methods();
   for (size_t i = 0; i < methods.size(); ++i) {
@@ -326,12 +291,9 @@ TEST(VirtualTokensTest, MeshesFollowOneRank) {
       const MeshOutcome whole = TrainOnMesh(c).front();
       // Every mesh has every method in one of the families, which has the next mesh in the other.
       const size_t first = (i + (llama ? 1 : 0)) % 2;
-      for (size_t way = first; way < std::size(ways); way += 2) {
-        SCOPED_TRACE(std::string(methods[i].name) + ", " + family + ", " + ways[way].name);
-        MeshCase meshes = c;
-        ways[way].change(meshes.plan);
-        meshes.plan.accumulation_steps /= meshes.plan.mesh.data;
-        ExpectFollows(TrainOnMesh(meshes), whole, 2e-5, 1e-4);
+      for (size_t k = first; k < meshes.size(); k += 2) {
+        SCOPED_TRACE(std::string(methods[i].name) + ", " + family + ", " + meshes[k].Description());
+        ExpectFollows(TrainOnMesh(c.On(meshes[k])), whole, 2e-5, 1e-4);
       }
     }
   }
