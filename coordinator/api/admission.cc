@@ -10,8 +10,6 @@
 namespace weft::coordinator {
 namespace {
 
-using grpc::StatusCode;
-
 /// What one machine may do before it has to wait: a guess at a token is as good as none.
 constexpr double kFailuresPerSecond = 5;
 constexpr double kFailuresAtOnce = 50;
@@ -61,7 +59,7 @@ grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Cal
   const std::string holder = tls::NameIn(PeerUris(context), "client");
   if (rules_.revoked != nullptr && IsRevoked(PeerSerial(context))) {
     caller.person.name = holder;
-    return {StatusCode::UNAUTHENTICATED,
+    return {grpc::StatusCode::UNAUTHENTICATED,
             "the certificate that is shown was revoked; hint: ask for a new one"};
   }
   if (rules_.people == nullptr) {
@@ -69,7 +67,7 @@ grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Cal
       caller.person = {holder, Role::kAdmin, {}};
       return grpc::Status::OK;
     }
-    return {StatusCode::UNAUTHENTICATED,
+    return {grpc::StatusCode::UNAUTHENTICATED,
             "this coordinator wants the certificate of a person; hint: --tls-cert with a file of "
             "`weft certs issue DIR client NAME`"};
   }
@@ -84,12 +82,12 @@ grpc::Status Admission::Identify(const grpc::CallbackServerContext& context, Cal
     return grpc::Status::OK;
   }
   if (!token.empty()) {
-    return {StatusCode::UNAUTHENTICATED,
+    return {grpc::StatusCode::UNAUTHENTICATED,
             "the coordinator does not know this token; hint: `weft auth token NAME` makes one for "
             "its file of people"};
   }
   caller.person.name = holder;
-  return {StatusCode::UNAUTHENTICATED,
+  return {grpc::StatusCode::UNAUTHENTICATED,
           holder.empty() ? "the coordinator wants to know who calls; hint: --token-file, or a "
                            "certificate with --tls-cert"
                          : "'" + holder + "' is not among the people of the coordinator"};
@@ -102,7 +100,7 @@ grpc::Status Admission::CheckRate(const Caller& caller) {
   if (calls_.Take(caller.person.name.empty() ? host : "person " + caller.person.name)) {
     return grpc::Status::OK;
   }
-  return {StatusCode::RESOURCE_EXHAUSTED,
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
           "more than " + std::to_string(static_cast<int64_t>(rules_.calls_per_second)) +
               " calls per second; hint: wait, or follow a job with `weft job wait` instead of "
               "asking for it again and again"};
@@ -152,7 +150,7 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
   grpc::Status status = Identify(context, caller);
   if (!status.ok()) {
     if (failures_.Take(HostOf(caller.peer))) return status;
-    return {StatusCode::RESOURCE_EXHAUSTED,
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
             "too many calls of unknown callers from this machine; hint: wait a little"};
   }
   status = CheckRate(caller);
@@ -160,7 +158,7 @@ grpc::Status Admission::Admit(const grpc::CallbackServerContext& context, const 
   if (!status.ok()) return status;
   if (verb.changes && rules_.needs_deadlines &&
       context.deadline() == std::chrono::system_clock::time_point::max()) {
-    return {StatusCode::INVALID_ARGUMENT,
+    return {grpc::StatusCode::INVALID_ARGUMENT,
             std::string(verb.method) + " changes something and needs a deadline"};
   }
   return grpc::Status::OK;
