@@ -8,22 +8,24 @@
 
 namespace weft::coordinator {
 
-bool Service::IsCurrent(const AttemptKey& attempt, const std::string& worker_id) {
-  auto it = live_.find(attempt.job_id);
-  return it != live_.end() &&
-         LivingPlacement(it->second->current, attempt.epoch, worker_id) != nullptr;
+bool Service::MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                          const AttemptKey& attempt) {
+  std::string worker_id;
+  if (SessionOf(link, "store", &worker_id) == nullptr) return false;
+  const auto it = live_.find(attempt.job_id);
+  if (it != live_.end() &&
+      LivingPlacement(it->second->current, attempt.epoch, worker_id) != nullptr) {
+    return true;
+  }
+  metrics_.Fenced("store");
+  link->ReplyStore(request_id, AbortedError("the attempt is over"));
+  return false;
 }
 
 void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                        const AttemptKey& attempt, const std::string& key, std::string value) {
   loop_.Post([this, link, request_id, attempt, key, value = std::move(value)]() mutable {
-    std::string worker_id;
-    if (SessionOf(link, "store", &worker_id) == nullptr) return;
-    if (!IsCurrent(attempt, worker_id)) {
-      metrics_.Fenced("store");
-      link->ReplyStore(request_id, AbortedError("the attempt is over"));
-      return;
-    }
+    if (!MayUseStore(link, request_id, attempt)) return;
     Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, key, std::move(value));
     link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
   });
@@ -32,13 +34,7 @@ void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_
 void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                        const AttemptKey& attempt, const std::string& key, double timeout_seconds) {
   loop_.Post([this, link, request_id, attempt, key, timeout_seconds] {
-    std::string worker_id;
-    if (SessionOf(link, "store", &worker_id) == nullptr) return;
-    if (!IsCurrent(attempt, worker_id)) {
-      metrics_.Fenced("store");
-      link->ReplyStore(request_id, AbortedError("the attempt is over"));
-      return;
-    }
+    if (!MayUseStore(link, request_id, attempt)) return;
     int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, key,
                                      [link, request_id](const Result<std::string>& value) {
                                        link->ReplyStore(request_id, value);
