@@ -249,13 +249,13 @@ class Growth(unittest.TestCase):
                                                  "so that others may be better still"),
                 ([[1, 3.0], [2, 3.5], [4, 4.0]], "cosine: best learning rate 1 of 1, 2, 4: the "
                                                  "smallest, so that others may be better still"),
-                ([[1e-3, 3.0]], "cosine: learning rate 0.001, not tuned")):
+                ([[1e-3, 3.0]], "cosine: learning rate 0.001, given")):
             self.assertEqual(script.rates_text("cosine", tried), text)
 
     def test_the_best_v_cycle_of_each_gpt_is_shown_with_its_target(self):
-        def family(title, two, three, seconds, parameters=None, extrapolated=False):
+        def family(title, two, three, seconds, parameters=None, extrapolated=False, loss=3.9):
             rows = [{"method": method, "flops_saving": saving, "seconds_saving": seconds,
-                     "extrapolated": extrapolated, "flops": 60.0, "seconds": 12.0, "loss": 3.9}
+                     "extrapolated": extrapolated, "flops": 60.0, "seconds": 12.0, "loss": loss}
                     for method, saving in (("V-cycle, two levels", two),
                                            ("V-cycle, three levels", three),
                                            ("one-layer expansion", 0.9), ("V-cycle, diverged", None))]
@@ -264,11 +264,13 @@ class Growth(unittest.TestCase):
         lines = script.v_cycle_lines({"families": [
             family("GPT", 0.1, 0.2, 0.05), family("BERT", 0.5, 0.5, 0.5),
             family("GPT, small", 0.1, 0.05, 0.02, 1e6),
-            family("GPT, large", 0.3, 0.2, 0.05, 4e6, extrapolated=True)]})
-        self.assertEqual(lines[-8:], [
+            family("GPT, larger", 0.3, 0.2, 0.05, 4e6, extrapolated=True),
+            family("GPT, large", 0.5, 0.2, 0.05, 4e6, extrapolated=True, loss=3.7)]})
+        self.assertEqual(lines[-9:], [
             "| GPT | three levels | 20 %: reached | 5 %: missed |",
             "| GPT, small | two levels | 10 %: missed | 2 %: missed |",
-            "| GPT, large | two levels | 30 %*: beyond the budgets | 5 %*: beyond the budgets |", "",
+            "| GPT, larger | two levels | 30 %*: beyond the budgets | 5 %*: beyond the budgets |",
+            "| GPT, large | two levels | 50 %*, at least 40 %: reached | 5 %*: beyond the budgets |", "",
             "GPT: the V-cycle takes 60 % of the FLOPs of the longest training from scratch and ends "
             "+0.100 nats from its loss, to which 75 % suffice from scratch; it makes 50 % of that "
             "training's FLOPs a second: smaller networks use the machine less well.", "",

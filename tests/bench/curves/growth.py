@@ -10,7 +10,10 @@ from curves.runs import MeasurementError, Run
 
 FAMILIES = ["gpt", "bert", "vit"]
 SCALE = "scale"  # the V-cycle alone, on networks of several sizes
-SCALE_SIZES = ((4, 128, (1e-3, 2e-3, 4e-3)), (8, 256, (1e-3, 2e-3, 4e-3)), (12, 512, (2e-3,)))
+# Layers, width, learning rate and what it is.
+SCALE_SIZES = ((4, 128, 4e-3, "the best of half, once and twice that"),
+               (8, 256, 2e-3, "the best of half, once and twice that"),
+               (12, 512, 1e-3, "half that of half the width"))
 SCALE_STEPS = 2000
 LINUX = pathlib.Path("/usr/share/doc/linux-doc-6.1/Documentation")
 BUDGETS = (0.3, 0.5, 0.75, 1.0)  # of the steps
@@ -328,18 +331,17 @@ def write_linux(folder):
 
 
 def scale_families(data, share, device):
-    """GPT of three sizes, on as many tokens; rates are inversely proportional to the width, and the
-    largest has that which is best for the one before."""
+    """GPT of three sizes, on as many tokens."""
     families = []
-    for layers, width, rates in SCALE_SIZES:
+    for layers, width, rate, origin in SCALE_SIZES:
         model = {"family": "gpt2", "layers": layers, "width": width, "heads": width // 32,
                  "context": 128}
         parameters = 12 * layers * width * width
         families.append(Family(
             f"{SCALE}-{width}", f"GPT of {parameters / 1e6:.1f} M parameters",
             f"GPT-2 of {layers} layers of width {width}, context 128, batch 64, on the documentation "
-            "of Linux; nats a token of its last 2 %.",
-            base(model, data, 64, SCALE_STEPS), tuple(rate * 256 / width for rate in rates),
+            f"of Linux; nats a token of its last 2 %. The learning rate is {origin}.",
+            base(model, data, 64, SCALE_STEPS), (rate,),
             methods(model)[:2], share, device, brief=True, parameters=parameters))
     return families
 
