@@ -158,6 +158,7 @@ class Service {
   void BreakDevices(const std::shared_ptr<WorkerLink>& link, std::map<int64_t, std::string> broken);
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               PlacementReport report);
+  /// Takes lines of ranks of the newest attempt; others are acknowledged, and dropped.
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
   /// Takes checkpoints of ranks of the newest attempt, in the run folder; others do not count.
   /// `resume_step`: where the attempt started from, which retention keeps.
