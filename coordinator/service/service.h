@@ -231,7 +231,7 @@ class Service {
   void DeleteStored(const Deletion& deletion);
   /// The job is as it was when its run folder was found to hold `foreign`, which no job writes.
   void ForgetJob(const Deletion& deletion, const JobRecord& job, const std::string& foreign);
-  /// Deletes a folder of which it is stored that it is to go; `done` runs on the thread of files_.
+  /// Deletes a folder, as is stored already; `done` runs on the thread of files_.
   void DeleteFolder(const FolderDeletionRecord& folder,
                     const std::function<void(const Status&)>& done);
   void EndFolderDeletion(const FolderDeletionRecord& folder, const Status& status);

@@ -81,8 +81,8 @@ class Cluster {
   v1::Coordinator::Stub& api() { return *api_; }
 
   /// Ends the coordinator, has it decide once more what it recorded, and starts it again. Fails the
-  /// test unless some pass did each of `decided` ("starts", "preemptions", "resizes") and all passes
-  /// decide the same.
+  /// test unless some pass did each of `decided` ("starts", "preemptions", "resizes") and all
+  /// passes decide the same.
   void ExpectSameDecisions(const std::vector<std::string>& decided);
 
   // Places.
