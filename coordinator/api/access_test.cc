@@ -6,6 +6,7 @@
 #include <map>
 
 #include "common/env.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/sha256.h"
 #include "coordinator/api/testing.h"
@@ -316,6 +317,25 @@ TEST_F(AccessTest, ChangesAndRefusalsAreInTheAuditLogWhoseChainHolds) {
   // They are kept.
   Restart();
   EXPECT_EQ(Audit().records_size(), 5);
+}
+
+TEST_F(AccessTest, ACallWhoseRecordIsLostFailsAndChangesNothing) {
+  const auto calibrate = [&](bool dry_run) {
+    v1::CalibratePlansRequest request;
+    request.set_dry_run(dry_run);
+    request.set_reset(!dry_run);
+    v1::CalibratePlansResponse response;
+    return jobs_->CalibratePlans(As("otto").get(), request, &response).error_code();
+  };
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  for (const bool dry_run : {true, false}) {
+    EXPECT_EQ(calibrate(dry_run), grpc::StatusCode::RESOURCE_EXHAUSTED) << dry_run;
+  }
+  ASSERT_TRUE(SetFailpoints("").ok());
+  EXPECT_EQ(Audit("otto").records_size(), 0);
+  EXPECT_EQ(calibrate(true), grpc::StatusCode::OK);
+  EXPECT_EQ(calibrate(false), grpc::StatusCode::OK);
+  EXPECT_EQ(Audit("otto").records_size(), 2) << "one for each call";
 }
 
 TEST_F(AccessTest, NeitherLogsNorFilesHoldTokensOrTheSecretOfAnAttempt) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "proto/grpc_status.h"
 
 namespace weft::coordinator {
 
@@ -69,10 +70,15 @@ void AuditedCalls::Answer(grpc::ServerUnaryReactor* reactor, const grpc::Status&
     return;
   }
   call->record.result = NameOf(status.error_code());
-  Store(std::move(call), [reactor, status] { reactor->Finish(status); });
+  Store(std::move(call), [reactor, status](const Status& stored) {
+    const bool lost = status.ok() && !stored.ok();
+    reactor->Finish(lost ? ToGrpcStatus(stored.WithContext("record the call in the audit log"))
+                         : status);
+  });
 }
 
-void AuditedCalls::Store(std::shared_ptr<CallRecord> call, std::function<void()> then) {
+void AuditedCalls::Store(std::shared_ptr<CallRecord> call,
+                         std::function<void(const Status&)> then) {
   metrics_.Audited(call->record.method, call->record.result);
   Transaction record;
   record.audit = std::move(call);
@@ -80,7 +86,7 @@ void AuditedCalls::Store(std::shared_ptr<CallRecord> call, std::function<void()>
     if (!result.ok()) {
       WEFT_LOG_ERROR << "a record of the audit log is lost: " << result.status().message();
     }
-    then();
+    then(result.status());
   });
 }
 

@@ -30,12 +30,12 @@ class AuditedCalls {
   /// The record that was begun; null for a call that changes nothing.
   std::shared_ptr<CallRecord> Of(grpc::ServerUnaryReactor* reactor);
 
-  /// Ends the call with this status, recorded as its result.
+  /// Ends the call with this status, recorded as its result; with the error of the store where that
+  /// record is lost. A change is then not made: it was to be stored with its record.
   void Answer(grpc::ServerUnaryReactor* reactor, const grpc::Status& status);
 
-  /// Stores a record by itself, then calls `then`, also when it could not be stored, which is
-  /// logged.
-  void Store(std::shared_ptr<CallRecord> call, std::function<void()> then);
+  /// Stores a record by itself, then calls `then` with whether that succeeded; a failure is logged.
+  void Store(std::shared_ptr<CallRecord> call, std::function<void(const Status&)> then);
 
  private:
   coordinator::Store& store_;

@@ -312,12 +312,13 @@ grpc::ServerUnaryReactor* CoordinatorApi::ExplainPlan(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* CoordinatorApi::CalibratePlans(grpc::CallbackServerContext* context,
                                                          const v1::CalibratePlansRequest* request,
                                                          v1::CalibratePlansResponse* response) {
+  auto* reactor = calls_.ReactorOf(context);
   const Result<planner::CalibrationReport> report =
-      service_.CalibratePlans(request->dry_run(), request->reset());
+      service_.CalibratePlans(request->dry_run(), request->reset(), calls_.Of(reactor));
   if (report.ok()) {
     response->set_report_json(ToJson(*report).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  return Finish(calls_.ReactorOf(context), "CalibratePlans", report.status());
+  return Finish(reactor, "CalibratePlans", report.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorApi::ListWorkers(grpc::CallbackServerContext* context,
@@ -341,9 +342,10 @@ grpc::ServerUnaryReactor* CoordinatorApi::ForgetWorker(grpc::CallbackServerConte
                                                        const v1::ForgetWorkerRequest* request,
                                                        v1::ForgetWorkerResponse*) {
   auto* reactor = calls_.ReactorOf(context);
-  service_.ForgetWorker(request->worker_id(), [this, reactor](const Status& status) {
-    Finish(reactor, "ForgetWorker", status);
-  });
+  service_.ForgetWorker(
+      request->worker_id(),
+      [this, reactor](const Status& status) { Finish(reactor, "ForgetWorker", status); },
+      calls_.Of(reactor));
   return reactor;
 }
 

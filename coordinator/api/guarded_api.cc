@@ -60,7 +60,7 @@ void GuardedApi::Refuse(const Verb& verb, const CallSubject& subject, const Call
   if (!admission_.Records(caller)) return answer();
   std::shared_ptr<CallRecord> call = RecordOf(verb, subject, caller);
   call->record.result = NameOf(status.error_code());
-  calls_.Store(std::move(call), std::move(answer));
+  calls_.Store(std::move(call), [answer = std::move(answer)](const Status&) { answer(); });
 }
 
 grpc::ServerUnaryReactor* GuardedApi::Finish(grpc::ServerUnaryReactor* reactor, const char* method,

@@ -287,7 +287,8 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     call->record.method = "Attach";
     call->record.object = worker_id;
     call->record.result = code;
-    calls_.Store(std::move(call), [self = shared_from_this(), why] { self->Refuse(why); });
+    calls_.Store(std::move(call),
+                 [self = shared_from_this(), why](const Status&) { self->Refuse(why); });
   }
 
   void Send(v1::CoordinatorMessage message) {

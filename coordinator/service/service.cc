@@ -17,8 +17,6 @@ constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Threads that plan jobs, and as many that plan for calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;
-/// So long the loop loads jobs before it does other things.
-constexpr std::chrono::milliseconds kLoadSlice(20);
 
 /// The state to which a change moves its job, in lower case; empty: it stays where it is.
 std::string MoveOf(JobState from, const Transaction& change) {
@@ -43,6 +41,7 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       queue_pool_(clock, kPlanningThreads),
       call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
       files_(clock),
+      looks_(clock),
       leases_(clock, options_.lease, options_.Margin()),
       suspicions_(options_.suspicion),
       decision_log_(Env::Posix(), options_.decisions_folder, options_.decisions_bytes),
@@ -75,12 +74,10 @@ Status Service::Start() {
     if (job.state == JobState::kQueued) {
       unloaded_.push_back(job.id);
     } else {
-      WEFT_ASSIGN_OR_RETURN(LiveJob * live, Load(job.id));
-      WaitForJobs(*live);
-      WatchTime(job.id);
+      WEFT_RETURN_IF_ERROR(Load(job.id).status().WithContext("load job " + job.id));
     }
   }
-  WEFT_RETURN_IF_ERROR(LoadSome());
+  LoadSome();
   LoadRest();
   WEFT_ASSIGN_OR_RETURN(std::vector<IntentRecord> intents, store_.ListIntents());
   for (IntentRecord& intent : intents) {
@@ -109,39 +106,11 @@ Status Service::Start() {
     WEFT_LOG_INFO << unfinished.size() << " unfinished jobs, " << placed_.size()
                   << " workers expected back with running attempts";
   }
+  WEFT_RETURN_IF_ERROR(FinishFolderDeletions());
   files_.Start();
+  looks_.Start();
   loop_.Start();
   return OkStatus();
-}
-
-Status Service::LoadSome() {
-  const Duration end = clock_.Monotonic() + kLoadSlice;
-  while (!unloaded_.empty() && clock_.Monotonic() < end) {
-    const std::string job_id = std::move(unloaded_.front());
-    unloaded_.pop_front();
-    if (live_.contains(job_id)) continue;  // a call changed it meanwhile
-    const Result<LiveJob*> live = Load(job_id);
-    if (live.status().code() == StatusCode::kNotFound) continue;  // deleted meanwhile
-    WEFT_RETURN_IF_ERROR(live.status());
-    if (IsTerminal((*live)->current.job.state)) {
-      Retire(job_id);
-    } else {
-      WaitForJobs(**live);
-      WatchTime(job_id);
-    }
-  }
-  return OkStatus();
-}
-
-void Service::LoadRest() {
-  if (unloaded_.empty()) return;
-  loop_.Post([this] {
-    if (const Status status = LoadSome(); !status.ok()) {
-      WEFT_LOG_ERROR << "a queued job is left out until the next start: " << status.message();
-    }
-    if (unloaded_.empty()) ScheduleSoon();
-    LoadRest();
-  });
 }
 
 void Service::CloseLinks() {
@@ -164,6 +133,7 @@ void Service::Stop() {
   call_pool_.Stop();
   queue_pool_.Stop();
   loop_.Stop();
+  looks_.Stop();
   files_.Stop();
   // Replies come in order: after this one none of ours is left that refers to this object.
   (void)CommitAndWait(store_, Transaction{});
@@ -206,12 +176,16 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
     }
     SetPlaced(*live->current.attempt);
   }
-  if (live->current.job.state == JobState::kQueued) {
+  const JobState state = live->current.job.state;
+  if (!IsTerminal(state)) WEFT_RETURN_IF_ERROR(WaitForJobs(*live));
+  if (state == JobState::kQueued) {
     queue_[live->current.job.ordinal] = job_id;
     WaitForRetry(*live);
   }
-  CountJob(live->current.job.queue, live->current.job.state, 1);
-  return (live_[job_id] = std::move(live)).get();
+  CountJob(live->current.job.queue, state, 1);
+  LiveJob* loaded = (live_[job_id] = std::move(live)).get();
+  WatchTime(job_id);
+  return loaded;
 }
 
 void Service::Change(const std::string& job_id, Decide decide, Done done, bool must) {
@@ -262,9 +236,15 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
             Committed(job_id, change, *result);
             done(OkStatus());
           } else {
-            metrics_.StoreFailed();
-            WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
-            if (must && result.status().code() != StatusCode::kConflict) {
+            // The store is well then, and refuses this change for what else it has.
+            const bool refused = result.status().code() == StatusCode::kConflict;
+            if (refused) {
+              WEFT_LOG_WARNING << "job " << job_id << ": " << result.status().message();
+            } else {
+              metrics_.StoreFailed();
+              WEFT_LOG_ERROR << "job " << job_id << ": " << result.status().message();
+            }
+            if (must && !refused) {
               loop_.PostAfter(kStoreRetryDelay,
                               [this, job_id, decide, done] { Change(job_id, decide, done, true); });
             } else {
@@ -367,7 +347,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       WaitForRetry(live);
       WatchTime(job_id);
       // What it comes after may have failed meanwhile.
-      if (IsTerminal(from) || from == JobState::kPaused) WaitForJobs(live);
+      if (IsTerminal(from) || from == JobState::kPaused) (void)WaitForJobs(live);
       if (IsTerminal(live.current.job.state)) EndWaits(live.current.job);
     }
     if (change.attempt && change.attempt->reason == Reason::kCompleted) BeginPhase(live);

@@ -93,13 +93,15 @@ class Service {
   void Queues(std::function<void(std::vector<QueueUse>)> done);
   /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
   Status SetQueues(const QueuesSpec& queues);
-  /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
-  /// something lies there that no job writes. An event "deleted" says by whom.
+  /// Forgets a job that has ended: kConflict when it has not, when one that comes after it has not,
+  /// or when its run folder is to go and something lies there that no job writes. An event
+  /// "deleted" says by whom. `done` runs once the folder is gone, which goes on after a crash.
   void Delete(const std::string& id_or_prefix, bool delete_run_dir,
               std::function<void(Result<DeletedJob>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
-  void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done);
+  void ForgetWorker(const std::string& worker_id, std::function<void(Status)> done,
+                    std::shared_ptr<CallRecord> by = nullptr);
   /// Says whether jobs may be put on a worker; of one that must not have any, they save and go on
   /// elsewhere. kNotFound when it is unknown.
   void SetWorkerScheduling(const std::string& worker_id, WorkerScheduling scheduling,
@@ -130,7 +132,8 @@ class Service {
   /// Fits what the planner assumes of each kind of machine to the runs that are stored, and plans
   /// with what was adopted from then on (planner/calibration/calibrate.h). With `dry_run` nothing
   /// changes; with `reset` the defaults come back instead.
-  Result<planner::CalibrationReport> CalibratePlans(bool dry_run, bool reset);
+  Result<planner::CalibrationReport> CalibratePlans(
+      bool dry_run, bool reset, const std::shared_ptr<CallRecord>& by = nullptr);
   std::vector<WorkerView> Workers();
   /// Oldest first.
   Result<std::vector<EventRecord>> Events(const std::string& id_or_prefix);
@@ -158,6 +161,7 @@ class Service {
   void BreakDevices(const std::shared_ptr<WorkerLink>& link, std::map<int64_t, std::string> broken);
   void Report(const std::shared_ptr<WorkerLink>& link, const std::string& job_id,
               PlacementReport report);
+  /// Takes lines of ranks of the newest attempt; others are acknowledged, and dropped.
   void AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
   /// Takes checkpoints of ranks of the newest attempt, in the run folder; others do not count.
   /// `resume_step`: where the attempt started from, which retention keeps.
@@ -186,6 +190,15 @@ class Service {
     double latency_seconds = 0;
   };
 
+  /// A job that is to be forgotten.
+  struct Deletion {
+    std::string job_id;
+    std::string by;  ///< For people.
+    bool delete_run_dir = false;
+    std::function<void(const Result<DeletedJob>&)> done;
+    std::shared_ptr<CallRecord> call;
+  };
+
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
 
   // service.cc: jobs and their changes. On the loop.
@@ -193,10 +206,6 @@ class Service {
   /// Change of the job that a user named, and its view.
   void ChangeForUser(const std::string& id_or_prefix, Decide decide,
                      std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
-  /// Loads some of unloaded_: those that can be in a short time.
-  Status LoadSome();
-  /// Loads the rest, a few between other tasks.
-  void LoadRest();
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
   /// again later, and `done` waits.
@@ -211,10 +220,25 @@ class Service {
   void SetOverlay(const std::string& job_id, const std::function<void(Overlay&)>& change);
   JobView Compose(JobRecord job, std::vector<AttemptRecord> attempts);
 
+  // service_load.cc: jobs that waited when this coordinator started. On the loop.
+  Status LoadQueued(const std::string& job_id);
+  /// Loads some of unloaded_: those that can be in a short time.
+  void LoadSome();
+  /// Loads the rest, a few between other tasks; those that cannot be read again and again.
+  void LoadRest();
+
   // service_retention.cc: what is forgotten. On the loop.
-  void DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                    std::function<void(Result<DeletedJob>)> done,
-                    const std::shared_ptr<CallRecord>& call = nullptr);
+  void DeleteStored(const Deletion& deletion);
+  /// The job is as it was when its run folder was found to hold `foreign`, which no job writes.
+  void ForgetJob(const Deletion& deletion, const JobRecord& job, const std::string& foreign);
+  /// Deletes a folder, as is stored already; `done` runs on the thread of files_.
+  void DeleteFolder(const FolderDeletionRecord& folder,
+                    const std::function<void(const Status&)>& done);
+  void EndFolderDeletion(const FolderDeletionRecord& folder, const Status& status);
+  /// Deletes the folders that are stored as to go and that nobody deletes yet.
+  Status FinishFolderDeletions();
+  /// Forgets jobs that ended before that time, in seconds since 1970.
+  Status ForgetJobsThatEnded(double before);
   /// Why the worker is not to be forgotten.
   Status MayForget(const std::string& worker_id) const;
   void DropWorker(const std::string& worker_id);
@@ -265,12 +289,11 @@ class Service {
   // service_waits.cc: what jobs wait for besides machines, and how long they may run. On the loop.
   /// kInvalid when the job names a queue, or jobs before it, that there are not.
   Status CheckScheduling(const JobSpec& spec);
-  /// Finds out which of the jobs before it have not succeeded yet; gives it up when one failed.
-  void WaitForJobs(LiveJob& live);
+  /// Finds out which of the jobs before it have not succeeded yet; gives it up when one failed. The
+  /// error of the store when it cannot read one: then the job waits for that.
+  Status WaitForJobs(LiveJob& live);
   /// Tells those that come after it that a job has ended.
   void EndWaits(const JobRecord& ended);
-  /// A job that comes after this one and has not ended; empty: none.
-  std::string JobAfter(const std::string& job_id) const;
   /// The queued jobs that must not start yet, in the order of submission.
   std::vector<HeldJob> HoldBack() const;
   /// Ends the job when its time is over, or looks again then.
@@ -484,16 +507,22 @@ class Service {
   EventLoop loop_;
   PlanningPool queue_pool_;  ///< For jobs,
   PlanningPool call_pool_;   ///< and for calls, which so take nothing from each other.
-  EventLoop files_;          ///< Deletes folders, which may take minutes.
+  EventLoop files_;          ///< Deletes folders, which may take minutes,
+  EventLoop looks_;          ///< and looks at files, for which the other loop never waits.
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
-  std::map<int64_t, std::string> queue_;      ///< Queued jobs by order of submission.
-  std::deque<std::string> unloaded_;          ///< Those of before the start that are not there yet.
-  std::map<IntentKey, IntentRecord> outbox_;  ///< As stored.
+  std::map<int64_t, std::string> queue_;  ///< Queued jobs by order of submission.
+  std::deque<std::string> unloaded_;      ///< Those of before the start that are not there yet,
+  std::deque<std::string> unreadable_;    ///< and those that the store could not read,
+  Duration load_retry_ = std::chrono::seconds(1);  ///< which it tries again after this.
+  std::map<IntentKey, IntentRecord> outbox_;       ///< As stored.
   /// Jobs that come after a job which has not ended, by its id.
   std::map<std::string, std::set<std::string>> dependents_;
-  std::set<std::string> held_;  ///< HoldBack of the last pass over the queue.
+  std::set<std::string> held_;        ///< HoldBack of the last pass over the queue.
+  std::set<std::string> deleting_;    ///< Jobs whose run folders are being deleted.
+  int64_t sweep_left_ = 0;            ///< Jobs that the last sweep is still forgetting.
+  std::set<std::string> forgetting_;  ///< Workers that are being forgotten.
   LeaseTable leases_;
   Rendezvous rendezvous_;
   std::map<int64_t, ProfileCall> profiles_;  ///< By request id.

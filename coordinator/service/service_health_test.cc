@@ -210,6 +210,18 @@ TEST_F(ServiceHealthTest, OfFewWorkersSuspicionTakesOutOne) {
   EXPECT_GE(std::min(Worker("a").suspicion, Worker("b").suspicion), 2.9);
 }
 
+TEST_F(ServiceHealthTest, ALostLeaseCountsOnceHoweverManyJobsItEnds) {
+  auto a = Attach("a", 3);
+  Answer(a, 1);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(a->Saw("start " + Submit(1)->view.job.id + " 1"));
+  service_->Detach(a);
+  Pass(15, {});
+  AwaitLost("a");
+  EXPECT_TRUE(Shows("weft_coord_attempt_failures_total{reason=\"worker_lost\"} 3", true));
+  EXPECT_NEAR(Worker("a").suspicion, 1, 0.01);
+  EXPECT_EQ(WhyQuarantined("a"), "");
+}
+
 TEST_F(ServiceHealthTest, AForgottenWorkerIsBeyondSuspicion) {
   auto a = Attach("a");
   Answer(a, 1);

@@ -1,5 +1,6 @@
 // Workers that fall silent: their leases, and how many there are of each state.
 #include <algorithm>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -33,6 +34,7 @@ void Service::CheckLeases() {
       sessions_[id].lost = true;
       CountWorker(sessions_[id]);
     }
+    bool blamed = false;
     for (const std::string& job_id : JobsOn(id)) {
       auto it = live_.find(job_id);
       if (it == live_.end() || !it->second->current.attempt) continue;
@@ -41,7 +43,8 @@ void Service::CheckLeases() {
         LoseShare(job_id, epoch, id, "its lease and the margin have passed", Reason::kWorkerLost);
         continue;
       }
-      Blame(id, job_id, Reason::kWorkerLost);
+      // One failure, however many jobs it ends.
+      if (!std::exchange(blamed, true)) Blame(id, job_id, Reason::kWorkerLost);
       Change(
           job_id,
           [this, epoch, id](const JobCase& current) -> Result<Transaction> {

@@ -11,13 +11,15 @@ void Service::SeeProgress(LiveJob& live, const RunningAttempt& item, bool of_ran
   const int64_t rollbacks = live.progress.rollbacks;
   // Only the worker of rank 0 has the numbers of the whole job; the others lag or say nothing.
   if (item.progress.step <= 0 || (!of_rank_0 && item.progress.step <= last_step)) return;
+  AttemptRecord& attempt = *live.current.attempt;
   const std::optional<int64_t> saved = live.progress.checkpoint_step;
   live.progress = item.progress;
-  // The workers of an attempt know of its own checkpoints alone.
-  live.progress.checkpoint_step = std::max(saved, item.progress.checkpoint_step);
+  // Rank 0 knows what the attempt goes on from or has saved since. That is less than before where
+  // newer checkpoints were damaged. Ranks that come and go know what they themselves saved.
+  const bool knows = of_rank_0 && item.progress.checkpoint_step && attempt.membership == 0;
+  if (!knows) live.progress.checkpoint_step = std::max(saved, item.progress.checkpoint_step);
   if (!of_rank_0) live.progress.rollbacks = rollbacks;
   live.steps.See(item.progress.step, item.progress.step_seconds, clock_.Monotonic());
-  AttemptRecord& attempt = *live.current.attempt;
   if (!attempt.first_step) attempt.first_step = item.progress.step;
   SetOverlay(item.job_id, [&](Overlay& overlay) { overlay.progress = live.progress; });
   job_changes_.Notify(item.job_id);

@@ -69,5 +69,34 @@ TEST_F(ServiceProgressTest, ARollbackIsAnEventOfTheJobOnce) {
   EXPECT_EQ(Rollbacks(id).size(), 2u);
 }
 
+TEST_F(ServiceProgressTest, AnAttemptThatGoesOnFromAnOlderCheckpointLowersTheNewestOne) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  const auto train = [&](int64_t epoch, int64_t step, std::optional<int64_t> checkpoint_step) {
+    ASSERT_TRUE(a->Saw("start " + id + " " + std::to_string(epoch)));
+    service_->Report(a, id, {"", epoch, PlacementEvent::kTraining, Reason::kNone, "", ""});
+    ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+    RunningAttempt running{id, epoch, {}};
+    running.progress.step = step;
+    running.progress.checkpoint_step = checkpoint_step;
+    const int64_t sequence = ++heartbeats_;
+    service_->Heartbeat(a, sequence, {running}, false);
+    ASSERT_TRUE(a->Saw("heartbeat " + std::to_string(sequence)));
+  };
+  const auto fail = [&](int64_t epoch) {
+    service_->Report(a, id, {"", epoch, PlacementEvent::kFailed, Reason::kRankDied, "", ""});
+    ASSERT_TRUE(a->Saw("start " + id + " " + std::to_string(epoch + 1)));
+  };
+  train(1, 25, std::nullopt);
+  SaveAt(a, id, 1, 10);
+  SaveAt(a, id, 1, 20);
+  fail(1);
+  EXPECT_EQ(service_->Get(id)->attempts[1].times.step, 20) << "where it is expected to go on";
+  train(2, 12, 10);
+  EXPECT_EQ(service_->Get(id)->job.progress.checkpoint_step, 10);
+  fail(2);
+  EXPECT_EQ(service_->Get(id)->attempts[2].times.step, 10);
+}
+
 }  // namespace
 }  // namespace weft::coordinator

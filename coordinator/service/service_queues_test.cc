@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
+#include <thread>
+
 #include "coordinator/service/testing.h"
 
 namespace weft::coordinator {
@@ -303,6 +307,57 @@ TEST_F(ServiceQueuesTest, JobsThatAreNamedBeforeOneMustBeThere) {
   EXPECT_EQ(deleted.get_future().get().code(), StatusCode::kConflict) << second;
 }
 
+/// Goes on by 15 ms whenever it is asked.
+class HastyClock : public Clock {
+ public:
+  std::chrono::nanoseconds Monotonic() const override { return milliseconds(15 * ++asked_); }
+  double UnixSeconds() const override { return 1.7e9; }
+
+ private:
+  mutable std::atomic<int64_t> asked_ = 0;
+};
+
+TEST_F(ServiceQueuesTest, AJobIsNotForgottenBeforeThoseAfterItThatAreNotLoadedYet) {
+  Link a = Attach("a");
+  const std::string first = SubmitPlain();
+  Train(a, first);
+  Finish(a, first);
+  service_->Detach(a);
+  for (int i = 0; i < 5; ++i) SubmitPlain();
+  const std::string second = SubmitAs([&](SchedulingSpec& s) { s.after = {first}; });
+  service_.reset();
+  const HastyClock clock;  // by which there is time to load one job before the call
+  Service restarted(*store_, clock, planner_, metrics_, options_);
+  std::promise<Status> deleted;
+  restarted.Delete(first, false,
+                   [&](const Result<DeletedJob>& d) { deleted.set_value(d.status()); });
+  ASSERT_TRUE(restarted.Start().ok());
+  const Status status = deleted.get_future().get();
+  EXPECT_EQ(status.code(), StatusCode::kConflict);
+  EXPECT_THAT(status.message(), HasSubstr("while job " + second + ", which comes after it"));
+  EXPECT_TRUE(restarted.Get(first).ok());
+}
+
+TEST_F(ServiceQueuesTest, AJobThatIsDeletedDuringASubmissionIsNotThereForIt) {
+  Link a = Attach("a");
+  const std::string first = SubmitPlain();
+  Train(a, first);
+  Finish(a, first);
+  // The submission has seen the first job, and stores its own a second later.
+  ASSERT_TRUE(SetFailpoints("coordinator.submit.before_commit=sleep:1000@1").ok());
+  std::future<Status> submitted = std::async(std::launch::async, [&] {
+    return TrySubmit([&](SchedulingSpec& s) { s.after = {first}; }).status();
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  std::promise<Status> deleted;
+  service_->Delete(first, false,
+                   [&](const Result<DeletedJob>& d) { deleted.set_value(d.status()); });
+  EXPECT_TRUE(deleted.get_future().get().ok());
+  const Status status = submitted.get();
+  EXPECT_EQ(status.code(), StatusCode::kInvalid);
+  EXPECT_THAT(status.message(), HasSubstr("there is no job '" + first + "'"));
+}
+
 TEST_F(ServiceQueuesTest, AGroupRunsOnlyItsNumberOfJobsAtOnce) {
   std::vector<Link> links;
   for (const char* name : {"a", "b", "c"}) links.push_back(Attach(name));
@@ -366,6 +421,52 @@ TEST_F(ServiceQueuesTest, AWorkerThatIsForgottenMayHaveJobsAgain) {
   a = Attach("a");
   const std::string id = SubmitPlain();
   EXPECT_TRUE(a->Saw("start " + id));
+}
+
+TEST_F(ServiceQueuesTest, AWorkerDoesNotComeBackWhileItIsBeingForgotten) {
+  Link a = Attach("a");
+  ASSERT_TRUE(Set("a", WorkerScheduling::kQuarantined, "wrong products").ok());
+  service_->Detach(a);
+  Pass(20, {});
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=sleep:500@1").ok());
+  const auto call = std::make_shared<CallRecord>();
+  call->record.method = "ForgetWorker";
+  std::promise<Status> forgotten;
+  service_->ForgetWorker(
+      "a", [&](const Status& status) { forgotten.set_value(status); }, call);
+  a = std::make_shared<FakeLink>();
+  WorkerHello hello;
+  hello.worker_id = "a";
+  hello.incarnation = "i";
+  hello.version = kVersion;
+  hello.api_level = kApiLevel;
+  hello.profile.cores = 1;
+  hello.profile.memory_limit_bytes = 1 << 30;
+  service_->Attach(a, hello);
+  EXPECT_TRUE(a->Saw("closed")) << "it may dial again";
+  EXPECT_TRUE(forgotten.get_future().get().ok());
+  EXPECT_TRUE(call->stored) << "with the change";
+  EXPECT_TRUE(service_->Workers().empty());
+  EXPECT_TRUE(store_->ListWorkerScheduling()->empty());
+  a = Attach("a");
+  EXPECT_EQ(service_->Workers()[0].scheduling, WorkerScheduling::kSchedulable);
+}
+
+TEST_F(ServiceQueuesTest, AWorkerThatCannotBeForgottenKeepsWhatWasSaidOfIt) {
+  Link a = Attach("a");
+  ASSERT_TRUE(Set("a", WorkerScheduling::kQuarantined, "wrong products").ok());
+  service_->Detach(a);
+  Pass(20, {});
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  const auto call = std::make_shared<CallRecord>();
+  std::promise<Status> forgotten;
+  service_->ForgetWorker(
+      "a", [&](const Status& status) { forgotten.set_value(status); }, call);
+  EXPECT_EQ(forgotten.get_future().get().code(), StatusCode::kExhausted);
+  EXPECT_FALSE(call->stored);
+  ASSERT_TRUE(SetFailpoints("").ok());
+  a = Attach("a");
+  EXPECT_EQ(service_->Workers()[0].scheduling, WorkerScheduling::kQuarantined);
 }
 
 TEST_F(ServiceQueuesTest, TheJobsOfADrainedWorkerSaveAndGoOnElsewhere) {

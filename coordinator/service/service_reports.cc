@@ -30,13 +30,22 @@ std::string LogSource(const AttemptRecord& attempt, const std::string& worker_id
   return worker_id;
 }
 
-/// Whether ranks of that attempt, the newest one, are or were on the worker.
-bool HadRanks(const JobCase& current, int64_t epoch, const std::string& worker_id) {
-  if (!current.attempt || current.attempt->epoch != epoch) return false;
-  const std::vector<PlacementRecord>& placements = current.attempt->placements;
+/// Whether ranks of the attempt `epoch` are or were on the worker, and that one is `newest`.
+bool HadRanks(const std::optional<AttemptRecord>& newest, int64_t epoch,
+              const std::string& worker_id) {
+  if (!newest || newest->epoch != epoch) return false;
+  const std::vector<PlacementRecord>& placements = newest->placements;
   return std::any_of(placements.begin(), placements.end(), [&](const PlacementRecord& placement) {
     return placement.worker_id == worker_id;
   });
+}
+
+/// The newest attempt at a job as it is stored; nullopt without one, or without that job.
+Result<std::optional<AttemptRecord>> NewestStored(Store& store, const std::string& job_id) {
+  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store.ListAttempts(job_id));
+  std::optional<AttemptRecord> newest;
+  if (!attempts.empty()) newest = std::move(attempts.back());
+  return newest;
 }
 
 }  // namespace
@@ -130,10 +139,19 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
   loop_.Post([this, link, logs = std::move(logs)]() mutable {
     if (SessionOf(link, "logs", &logs.worker_id) == nullptr) return;
     auto it = live_.find(logs.job_id);
-    Result<JobRecord> job =
-        it != live_.end() ? Result<JobRecord>(it->second->current.job) : store_.GetJob(logs.job_id);
+    std::optional<AttemptRecord> stored;  // of a job that has ended
+    if (it == live_.end()) {
+      Result<std::optional<AttemptRecord>> read = NewestStored(store_, logs.job_id);
+      if (!read.ok()) {
+        metrics_.StoreFailed();
+        return;  // not acknowledged, as below
+      }
+      stored = *std::move(read);
+    }
+    const std::optional<AttemptRecord>& newest =
+        it != live_.end() ? it->second->current.attempt : stored;
     int64_t last = logs.first_position + std::ssize(logs.lines) - 1;
-    if (!job.ok() || job->last_epoch != logs.epoch) {
+    if (!HadRanks(newest, logs.epoch, logs.worker_id)) {
       metrics_.Fenced("logs");
       link->AckLogs(logs.job_id, logs.epoch, last);  // the worker may forget them
       return;
@@ -142,10 +160,7 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     int64_t epoch = logs.epoch;
     int64_t lines = std::ssize(logs.lines);
     // Ranks that come to a worker again begin a log of their own.
-    if (it != live_.end() && it->second->current.attempt &&
-        it->second->current.attempt->membership > 0) {
-      logs.worker_id = LogSource(*it->second->current.attempt, logs.worker_id);
-    }
+    if (newest->membership > 0) logs.worker_id = LogSource(*newest, logs.worker_id);
     Transaction change;
     change.logs = std::move(logs);
     store_.Commit(std::move(change),
@@ -168,7 +183,7 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
     if (SessionOf(link, "checkpoint", &worker_id) == nullptr) return;
     auto it = live_.find(checkpoint.job_id);
     if (it == live_.end() || it->second->current.job.last_epoch != checkpoint.epoch ||
-        !HadRanks(it->second->current, checkpoint.epoch, worker_id)) {
+        !HadRanks(it->second->current.attempt, checkpoint.epoch, worker_id)) {
       metrics_.Fenced("checkpoint");
       return;
     }

@@ -1,6 +1,7 @@
-#include <algorithm>
+#include <utility>
 
 #include "common/env.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/service/run_folder.h"
 #include "coordinator/service/service.h"
@@ -13,15 +14,23 @@ constexpr int64_t kJobsPerSweep = 1000;
 
 constexpr const char* kByRetention = "retention";
 
-/// The change that forgets the job; kConflict when it has not ended.
-Result<Transaction> Forget(const JobCase& current, const std::string& text, double now) {
+/// kConflict when the job has not ended.
+Status CheckEnded(const JobRecord& job) {
+  if (IsTerminal(job.state)) return OkStatus();
+  return ConflictError("job " + job.id + " is " + std::string(Name(job.state)) +
+                       "; only jobs that have ended can be deleted; hint: weft cancel " + job.id);
+}
+
+/// The change that forgets the job; kConflict unless it has ended and is of that version.
+Result<Transaction> Forget(const JobCase& current, int64_t version, const std::string& text,
+                           double now) {
   const JobRecord& job = current.job;
-  if (!IsTerminal(job.state)) {
-    return ConflictError("job " + job.id + " is " + std::string(Name(job.state)) +
-                         "; only jobs that have ended can be deleted; hint: weft cancel " + job.id);
+  WEFT_RETURN_IF_ERROR(CheckEnded(job));
+  if (job.version != version) {
+    return ConflictError("job " + job.id + " was changed meanwhile; hint: try again");
   }
   Transaction change;
-  change.delete_job = {job.id, job.version};
+  change.delete_job = {job.id, version};
   change.events.push_back({job.id, job.last_epoch, now, "deleted", text});
   return change;
 }
@@ -34,78 +43,132 @@ void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
     Result<std::string> id = ResolveId(id_or_prefix);
     if (!id.ok()) {
       done(id.status());
-    } else {
-      const bool named = by != nullptr && !by->record.who.empty();
-      DeleteStored(*id, named ? "user " + by->record.who : "a user", delete_run_dir, done, by);
+      return;
     }
+    const bool named = by != nullptr && !by->record.who.empty();
+    const auto answer = [this, done](const Result<DeletedJob>& deleted) {
+      if (!deleted.ok() || deleted->kept_run_dir.empty()) return done(deleted);
+      looks_.Post([done, kept = *deleted]() mutable {
+        if (!Env::Posix().FileExists(kept.kept_run_dir)) kept.kept_run_dir.clear();
+        done(std::move(kept));
+      });
+    };
+    DeleteStored({*id, named ? "user " + by->record.who : "a user", delete_run_dir, answer, by});
   });
 }
 
-void Service::DeleteStored(const std::string& job_id, const std::string& by, bool delete_run_dir,
-                           std::function<void(Result<DeletedJob>)> done,
-                           const std::shared_ptr<CallRecord>& call) {
-  Result<LiveJob*> live = Load(job_id);
-  if (!live.ok()) {
-    done(live.status());
+void Service::DeleteStored(const Deletion& deletion) {
+  Result<JobRecord> job = store_.GetJob(deletion.job_id);
+  Status may = job.ok() ? CheckEnded(*job) : job.status();
+  if (!may.ok()) {
+    deletion.done(may);
     return;
   }
-  if (const std::string after = JobAfter(job_id); !after.empty()) {
-    done(ConflictError("job " + job_id + " cannot be deleted while job " + after +
-                       ", which comes after it, has not ended"));
-    NextChange(job_id);
+  if (!deletion.delete_run_dir) {
+    ForgetJob(deletion, *job, "");
     return;
   }
-  const std::string run_dir = (*live)->current.job.run_dir;
-  std::string foreign;
-  if (delete_run_dir) {
-    Result<std::string> found = ForeignContent(Env::Posix(), run_dir);
-    if (!found.ok()) {
-      done(found.status().WithContext("look into the run folder of job " + job_id));
-      NextChange(job_id);
-      return;
+  looks_.Post([this, deletion, job = *std::move(job)] {
+    Status status = Failpoint("coordinator.folder.before_look");
+    std::string foreign;
+    if (status.ok()) {
+      Result<std::string> found = ForeignContent(Env::Posix(), job.run_dir);
+      status = found.status().WithContext("look into the run folder of job " + job.id);
+      if (found.ok()) foreign = *found;
     }
-    foreign = *found;
-  }
-  if (!foreign.empty() && by != kByRetention) {
-    done(
-        ConflictError("the run folder of job " + job_id + " holds " + foreign +
-                      ", which no job writes; hint: move that away, or delete the job and keep its "
-                      "folder"));
-    NextChange(job_id);
-    return;
-  }
-  const bool removes = delete_run_dir && foreign.empty();
-  std::string text = "by " + by + "; its run folder " + run_dir +
-                     (removes           ? " is deleted"
+    if (status.ok() && !foreign.empty() && deletion.by != kByRetention) {
+      status = ConflictError("the run folder of job " + job.id + " holds " + foreign +
+                             ", which no job writes; hint: move that away, or delete the job and "
+                             "keep its folder");
+    }
+    loop_.Post([this, deletion, job, foreign, status] {
+      if (status.ok()) {
+        ForgetJob(deletion, job, foreign);
+      } else {
+        deletion.done(status);
+      }
+    });
+  });
+}
+
+void Service::ForgetJob(const Deletion& deletion, const JobRecord& job,
+                        const std::string& foreign) {
+  const FolderDeletionRecord folder{job.id, job.run_dir};
+  const bool removes = deletion.delete_run_dir && foreign.empty();
+  std::string text = "by " + deletion.by + "; its run folder " + job.run_dir +
+                     (removes           ? " is to be deleted"
                       : foreign.empty() ? " is kept"
                                         : " is kept, because it holds " + foreign);
   Change(
-      job_id,
-      [this, text, call](const JobCase& current) {
-        return Audited(Forget(current, text, clock_.UnixSeconds()), call);
+      job.id,
+      [this, text, folder, removes, version = job.version,
+       call = deletion.call](const JobCase& current) {
+        Result<Transaction> change = Forget(current, version, text, clock_.UnixSeconds());
+        if (change.ok() && removes) change->add_folder_deletion = folder;
+        return Audited(std::move(change), call);
       },
-      [this, job_id, run_dir, text, removes, done](const Status& status) {
+      [this, text, folder, removes, done = deletion.done](const Status& status) {
         if (!status.ok()) {
           done(status);
           return;
         }
-        WEFT_LOG_INFO << "job " << job_id << ": deleted " << text;
+        WEFT_LOG_INFO << "job " << folder.job_id << ": deleted " << text;
         metrics_.JobDeleted();
         if (!removes) {
-          done(DeletedJob{job_id, Env::Posix().FileExists(run_dir) ? run_dir : ""});
+          done(DeletedJob{folder.job_id, folder.run_dir});
           return;
         }
-        files_.Post([this, job_id, run_dir, done] {
-          Status deleted = DeleteRunFolder(Env::Posix(), options_.run_root, run_dir);
-          if (!deleted.ok()) {
-            WEFT_LOG_ERROR << "the run folder of job " << job_id << ": " << deleted.message();
-            done(deleted.WithContext("job " + job_id + " is deleted, but not its run folder"));
+        DeleteFolder(folder, [done, id = folder.job_id](const Status& deleted) {
+          if (deleted.ok()) {
+            done(DeletedJob{id, ""});
           } else {
-            done(DeletedJob{job_id, ""});
+            done(deleted.WithContext("job " + id + " is deleted, but not its run folder"));
           }
         });
       },
       false);
+}
+
+void Service::DeleteFolder(const FolderDeletionRecord& folder,
+                           const std::function<void(const Status&)>& done) {
+  deleting_.insert(folder.job_id);
+  files_.Post([this, folder, done] {
+    Status status = Failpoint("coordinator.folder.before_delete");
+    if (status.ok()) {
+      status = DeleteRunFolder(Env::Posix(), options_.run_root, folder.run_dir);
+    }
+    if (!status.ok()) {
+      WEFT_LOG_ERROR << "the run folder of job " << folder.job_id << ": " << status.message();
+    }
+    const bool ends = status.ok() || status.code() == StatusCode::kInvalid;
+    if (ends && Failpoint("coordinator.folder.after_delete").ok()) {
+      EndFolderDeletion(folder, status);
+    } else {
+      loop_.Post([this, id = folder.job_id] { deleting_.erase(id); });  // it is tried again
+    }
+    done(status);
+  });
+}
+
+void Service::EndFolderDeletion(const FolderDeletionRecord& folder, const Status& status) {
+  Transaction end;
+  end.end_folder_deletion = folder.job_id;
+  end.events.push_back({folder.job_id, 0, clock_.UnixSeconds(), "deleted",
+                        "its run folder " + folder.run_dir +
+                            (status.ok() ? " is deleted" : " is kept: " + status.message())});
+  store_.Commit(std::move(end), [this, id = folder.job_id](const Result<CommitResult>& result) {
+    if (!result.ok()) metrics_.StoreFailed();
+    loop_.Post([this, id] { deleting_.erase(id); });
+  });
+}
+
+Status Service::FinishFolderDeletions() {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<FolderDeletionRecord> folders,
+                        store_.ListFolderDeletions());
+  for (const FolderDeletionRecord& folder : folders) {
+    if (!deleting_.contains(folder.job_id)) DeleteFolder(folder, [](const Status&) {});
+  }
+  return OkStatus();
 }
 
 Status Service::MayForget(const std::string& worker_id) const {
@@ -115,6 +178,9 @@ Status Service::MayForget(const std::string& worker_id) const {
   }
   if (it->second.link) {
     return ConflictError("worker '" + worker_id + "' is attached; hint: stop it first");
+  }
+  if (forgetting_.contains(worker_id)) {
+    return ConflictError("worker '" + worker_id + "' is being forgotten");
   }
   if (leases_.IsValid(worker_id)) {
     return ConflictError(
@@ -139,27 +205,36 @@ void Service::DropWorker(const std::string& worker_id) {
   leases_.Forget(worker_id);
 }
 
-void Service::ForgetWorker(const std::string& worker_id, std::function<void(Status)> done) {
-  loop_.Post([this, worker_id, done = std::move(done)] {
+void Service::ForgetWorker(const std::string& worker_id, std::function<void(Status)> done,
+                           std::shared_ptr<CallRecord> by) {
+  loop_.Post([this, worker_id, done = std::move(done), by = std::move(by)] {
     if (Status status = MayForget(worker_id); !status.ok()) {
       done(status);
       return;
     }
-    Transaction change;  // also of what was said of it
+    forgetting_.insert(worker_id);  // it cannot come back before that is stored
+    Transaction change;             // also of what was said of it
     change.worker_scheduling =
         WorkerSchedulingRecord{worker_id, WorkerScheduling::kSchedulable, ""};
+    change.audit = by;
     store_.Commit(std::move(change), [this, worker_id, done](const Result<CommitResult>& result) {
+      if (!result.ok()) metrics_.StoreFailed();
       loop_.Post([this, worker_id, done, stored = result.status()] {
-        // It may have come back meanwhile.
-        Status status = stored.ok() ? MayForget(worker_id) : stored;
+        forgetting_.erase(worker_id);
+        if (!stored.ok()) {
+          done(stored.WithContext("forget worker " + worker_id));
+          return;
+        }
+        {
+          std::lock_guard lock(view_mutex_);
+          worker_scheduling_.erase(worker_id);
+        }
+        metrics_.SetQuarantined(worker_id, false);
+        // A start that was being stored may have put ranks there, unless it was quarantined.
+        Status status = MayForget(worker_id);
         if (status.ok()) {
           DropWorker(worker_id);
           WEFT_LOG_INFO << "worker " << worker_id << " is forgotten, as a user asked";
-        }
-        if (stored.ok()) {
-          std::lock_guard lock(view_mutex_);
-          worker_scheduling_.erase(worker_id);
-          metrics_.SetQuarantined(worker_id, false);
         }
         done(status);
       });
@@ -189,26 +264,42 @@ void Service::SweepLater() {
   });
 }
 
+Status Service::ForgetJobsThatEnded(double before) {
+  if (sweep_left_ > 0) {
+    WEFT_LOG_WARNING << sweep_left_ << " jobs of the last sweep are still being forgotten; "
+                     << "their run folders may be on a disk that does not answer";
+    return OkStatus();
+  }
+  WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> ended,
+                        store_.ListEndedBefore(before, kJobsPerSweep));
+  for (const std::string& id : ended) {
+    const auto done = [this, id](const Result<DeletedJob>& deleted) {
+      if (!deleted.ok()) {
+        WEFT_LOG_WARNING << "job " << id << " is not forgotten: " << deleted.status().message();
+      }
+      loop_.Post([this] { --sweep_left_; });
+    };
+    ++sweep_left_;
+    DeleteStored({id, kByRetention, options_.retention.run_folders, done, nullptr});
+  }
+  return OkStatus();
+}
+
 void Service::Sweep() {
   ForgetGhosts();
   ForgetOldLinks();
+  if (const Status status = FinishFolderDeletions(); !status.ok()) {
+    WEFT_LOG_ERROR << "looking for run folders to delete: " << status.message();
+  }
   const RetentionRules& rules = options_.retention;
   Transaction trim;
   trim.keep_events = rules.events_per_job;
   if (rules.jobs.count() > 0) {
     const double before = clock_.UnixSeconds() - ToSeconds(rules.jobs);
     trim.forget_deleted_before = before;
-    Result<std::vector<std::string>> ended = store_.ListEndedBefore(before, kJobsPerSweep);
-    if (!ended.ok()) {
-      WEFT_LOG_ERROR << "looking for old jobs: " << ended.status().message();
+    if (const Status status = ForgetJobsThatEnded(before); !status.ok()) {
+      WEFT_LOG_ERROR << "looking for old jobs: " << status.message();
       return;
-    }
-    for (const std::string& id : *ended) {
-      DeleteStored(id, kByRetention, rules.run_folders, [id](const Result<DeletedJob>& deleted) {
-        if (!deleted.ok()) {
-          WEFT_LOG_WARNING << "job " << id << " is not forgotten: " << deleted.status().message();
-        }
-      });
     }
   }
   store_.Commit(std::move(trim), [this](const Result<CommitResult>& result) {

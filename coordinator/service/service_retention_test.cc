@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <future>
+#include <thread>
 
 #include "coordinator/service/testing.h"
 
@@ -40,6 +43,9 @@ class CountingStore : public Store {
     return Read().ListEvents(id);
   }
   Result<std::vector<IntentRecord>> ListIntents() override { return Read().ListIntents(); }
+  Result<std::vector<FolderDeletionRecord>> ListFolderDeletions() override {
+    return Read().ListFolderDeletions();
+  }
   Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& id) override {
     return Read().ListCheckpoints(id);
   }
@@ -84,12 +90,10 @@ class RetentionTest : public ServiceTest {
     root_ = std::filesystem::temp_directory_path() / ("weft-retention-" + std::to_string(getpid()));
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
+    options_ = ServiceOptions();
+    options_.run_root = root_;
+    options_.retention.run_folders = true;
     ServiceTest::SetUp();
-    ServiceOptions options;
-    options.run_root = root_;
-    options.retention.run_folders = true;
-    service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, options);
-    ASSERT_TRUE(service_->Start().ok());
   }
   void TearDown() override {
     ServiceTest::TearDown();
@@ -116,12 +120,33 @@ class RetentionTest : public ServiceTest {
     }
     return false;
   }
-  std::string DeletedEvent(const std::string& id) {
+  /// The events that say so, one a line.
+  std::string DeletedEvents(const std::string& id) {
+    std::string texts;
     const auto events = store_->ListEvents(id);
     for (const EventRecord& event : *events) {
-      if (event.kind == "deleted") return event.text;
+      if (event.kind == "deleted") texts += event.text + "\n";
     }
-    return "";
+    return texts;
+  }
+  Result<DeletedJob> Delete(const std::string& id, bool run_dir) {
+    std::promise<Result<DeletedJob>> promise;
+    service_->Delete(id, run_dir, [&](Result<DeletedJob> r) { promise.set_value(std::move(r)); });
+    return promise.get_future().get();
+  }
+  /// An ended job with a checkpoint.
+  std::string JobWithFolder() {
+    const std::string id = EndedJob();
+    std::filesystem::create_directories(root_ / id / "checkpoints/step-00000010");
+    return id;
+  }
+  /// Waits until no folder is to be deleted any more.
+  bool AllFoldersDeleted() {
+    for (int i = 0; i < 2000; ++i) {
+      if (store_->ListFolderDeletions()->empty()) return true;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return false;
   }
 
   std::filesystem::path root_;
@@ -152,10 +177,9 @@ TEST_F(RetentionTest, AListIsOneQuestionWhateverTheNumberOfJobs) {
 }
 
 TEST_F(RetentionTest, OldJobsGoWithTheirFoldersAndExportsStay) {
-  const std::string plain = EndedJob();
+  const std::string plain = JobWithFolder();
   const std::string exported = EndedJob();
   const std::string waiting = Submit(1)->view.job.id;
-  std::filesystem::create_directories(root_ / plain / "checkpoints/step-00000010");
   std::filesystem::create_directories(root_ / exported / "hf");
   PassHours(89 * 24);
   PassHours(1);
@@ -164,21 +188,66 @@ TEST_F(RetentionTest, OldJobsGoWithTheirFoldersAndExportsStay) {
   EXPECT_TRUE(IsGone(plain));
   EXPECT_TRUE(IsGone(exported));
   EXPECT_TRUE(service_->Get(waiting).ok()) << "it has not ended";
-  service_.reset();  // the folder is deleted on a thread of its own
+  EXPECT_TRUE(AllFoldersDeleted());
   EXPECT_FALSE(std::filesystem::exists(root_ / plain));
   EXPECT_TRUE(std::filesystem::exists(root_ / exported / "hf"));
-  EXPECT_THAT(DeletedEvent(plain), HasSubstr("by retention; its run folder"));
-  EXPECT_THAT(DeletedEvent(plain), HasSubstr("is deleted"));
-  EXPECT_THAT(DeletedEvent(exported), HasSubstr("is kept, because it holds"));
+  const std::string folder = "its run folder " + (root_ / plain).string();
+  EXPECT_EQ(DeletedEvents(plain),
+            "by retention; " + folder + " is to be deleted\n" + folder + " is deleted\n");
+  EXPECT_THAT(DeletedEvents(exported), HasSubstr("is kept, because it holds"));
+}
+
+TEST_F(RetentionTest, ARunFolderThatDoesNotAnswerHoldsUpNobodyElse) {
+  const std::string id = JobWithFolder();
+  auto worker = Attach("a");
+  ASSERT_TRUE(SetFailpoints("coordinator.folder.before_look=sleep:3000").ok());
+  std::future<Result<DeletedJob>> deleted =
+      std::async(std::launch::async, [&] { return Delete(id, true); });
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < seconds(1)) {
+    const int64_t sequence = ++heartbeats_;
+    service_->Heartbeat(worker, sequence, {}, false);
+    ASSERT_TRUE(worker->Saw("heartbeat " + std::to_string(sequence), seconds(1)));
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_TRUE(deleted.get().ok());
+  EXPECT_FALSE(std::filesystem::exists(root_ / id));
+}
+
+TEST_F(RetentionTest, ADeletionThatACrashInterruptedIsFinishedAtTheNextStart) {
+  for (const char* point :
+       {"coordinator.folder.before_delete", "coordinator.folder.after_delete"}) {
+    SCOPED_TRACE(point);
+    const std::string id = JobWithFolder();
+    const bool before = std::string(point).ends_with("before_delete");
+    ASSERT_TRUE(SetFailpoints(std::string(point) + "=error").ok());
+    EXPECT_EQ(Delete(id, true).ok(), !before);
+    EXPECT_TRUE(IsGone(id));
+    service_.reset();
+    EXPECT_EQ(std::filesystem::exists(root_ / id), before);
+    EXPECT_EQ(store_->ListFolderDeletions()->size(), 1u);
+    EXPECT_EQ(DeletedEvents(id).find(" is deleted\n"), std::string::npos);
+    ASSERT_TRUE(SetFailpoints("").ok());
+    StartService();
+    EXPECT_TRUE(AllFoldersDeleted());
+    EXPECT_FALSE(std::filesystem::exists(root_ / id));
+    EXPECT_THAT(DeletedEvents(id), HasSubstr(" is deleted\n"));
+  }
+}
+
+TEST_F(RetentionTest, ADeletionThatFailsIsTriedAgainWithTheNextSweep) {
+  const std::string id = JobWithFolder();
+  ASSERT_TRUE(SetFailpoints("coordinator.folder.before_delete=error@1").ok());
+  EXPECT_FALSE(Delete(id, true).ok());
+  EXPECT_TRUE(std::filesystem::exists(root_ / id));
+  PassHours(2);
+  EXPECT_TRUE(AllFoldersDeleted());
+  EXPECT_FALSE(std::filesystem::exists(root_ / id));
 }
 
 TEST_F(RetentionTest, OfManyEventsTheNewestStay) {
-  ServiceOptions options;
-  options.run_root = root_;
-  options.retention.events_per_job = 2;
-  service_.reset();
-  service_ = std::make_unique<Service>(*store_, clock_, planner_, metrics_, options);
-  ASSERT_TRUE(service_->Start().ok());
+  options_.retention.events_per_job = 2;
+  StartService();
   const std::string id = EndedJob();
   Transaction change;
   for (const char* text : {"one", "two", "three", "four"}) {
@@ -203,16 +272,11 @@ TEST_F(RetentionTest, OfManyEventsTheNewestStay) {
 TEST_F(RetentionTest, AUserLearnsWhyAFolderIsNotDeletedAndKeepsTheJob) {
   const std::string id = EndedJob();
   std::filesystem::create_directories(root_ / id / "hf");
-  const auto remove = [&](bool run_dir) {
-    std::promise<Result<DeletedJob>> promise;
-    service_->Delete(id, run_dir, [&](Result<DeletedJob> r) { promise.set_value(std::move(r)); });
-    return promise.get_future().get();
-  };
-  Result<DeletedJob> refused = remove(true);
+  Result<DeletedJob> refused = Delete(id, true);
   EXPECT_EQ(refused.status().code(), StatusCode::kConflict);
   EXPECT_THAT(refused.status().message(), HasSubstr((root_ / id / "hf").string()));
   EXPECT_TRUE(service_->Get(id).ok());
-  Result<DeletedJob> kept = remove(false);
+  Result<DeletedJob> kept = Delete(id, false);
   ASSERT_TRUE(kept.ok());
   EXPECT_EQ(kept->kept_run_dir, (root_ / id).string());
   EXPECT_TRUE(IsGone(id));

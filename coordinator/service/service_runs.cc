@@ -148,7 +148,8 @@ WorkerProfile Service::Calibrated(WorkerProfile machine) const {
   return machine;
 }
 
-Result<planner::CalibrationReport> Service::CalibratePlans(bool dry_run, bool reset) {
+Result<planner::CalibrationReport> Service::CalibratePlans(bool dry_run, bool reset,
+                                                           const std::shared_ptr<CallRecord>& by) {
   if (dry_run && reset) {
     return InvalidError("a dry run has nothing to reset; hint: ask for one of them");
   }
@@ -182,6 +183,7 @@ Result<planner::CalibrationReport> Service::CalibratePlans(bool dry_run, bool re
   for (const auto& [machine, calibration] : in_use) {
     change.calibrations->push_back({machine, calibration});
   }
+  change.audit = by;
   WEFT_RETURN_IF_ERROR(CommitAndWait(store_, std::move(change)).status());
   WEFT_RETURN_IF_ERROR(LoadCalibrations());
   for (const planner::MachineReport& machine : report.machines) {

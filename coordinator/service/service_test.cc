@@ -354,6 +354,40 @@ TEST_F(ServiceTest, CheckpointsOutsideTheRunFolderOrOfOtherWorkersDoNotCount) {
   EXPECT_EQ(service_->Get(id)->job.progress.checkpoint_step, 4);
 }
 
+TEST_F(ServiceTest, LogLinesOfWorkersWithoutRanksOfTheAttemptAreDropped) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  auto b = Attach("b");
+  const auto append = [&](const std::shared_ptr<FakeLink>& link, int64_t position,
+                          const std::string& text) {
+    LogAppend logs;
+    logs.job_id = id;
+    logs.epoch = 1;
+    logs.first_position = position;
+    logs.lines.emplace_back().text = text;
+    service_->AppendLogs(link, logs);
+    ASSERT_TRUE(link->Saw("logs " + std::to_string(position)));
+  };
+  const auto stored = [&] {
+    std::vector<std::string> texts;
+    LogQuery query;
+    query.job_id = id;
+    const auto lines = *store_->ReadLogs(query);
+    for (const LogRecord& line : lines) texts.push_back(line.text);
+    return texts;
+  };
+  append(b, 1, "forged while it runs");
+  append(a, 1, "its own");
+  EXPECT_THAT(stored(), ::testing::ElementsAre("its own"));
+  FinishAttempt(a, id);
+  ASSERT_EQ(AwaitState(id, JobState::kSucceeded), JobState::kSucceeded);
+  append(b, 2, "forged after its end");
+  append(a, 2, "its last");
+  EXPECT_THAT(stored(), ::testing::ElementsAre("its own", "its last"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("weft_coord_fenced_requests_total{method=\"logs\"} 2"));
+}
+
 TEST_F(ServiceTest, CheckpointsThatTheJobDoesNotKeepAreNotListedAnyMore) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;  // keeps three

@@ -88,8 +88,9 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   store_.Commit(change, [this, job, client_request_id, done,
                          by](Result<CommitResult> result) mutable {
     if (!result.ok()) {
-      if (result.status().code() == StatusCode::kConflict) {  // the random id was taken
-        loop_.Post([this, job, client_request_id, done, by] {
+      // The random id was taken, or a job before it was deleted meanwhile.
+      if (result.status().code() == StatusCode::kConflict) {
+        looks_.Post([this, job, client_request_id, done, by] {
           Submit(job.spec, client_request_id, done, by);
         });
         return;
@@ -135,7 +136,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         queue_[job.ordinal] = job.id;
         CountJob(job.queue, JobState::kQueued, 1);
       }
-      WaitForJobs(*live_.at(job.id));
+      (void)WaitForJobs(*live_.at(job.id));
       ScheduleSoon();
     });
     done(SubmitResult{JobView{std::move(job), {}, {}}, false});

@@ -48,9 +48,10 @@ Status Service::CheckScheduling(const JobSpec& spec) {
   return OkStatus();
 }
 
-void Service::WaitForJobs(LiveJob& live) {
+Status Service::WaitForJobs(LiveJob& live) {
   const JobRecord& job = live.current.job;
   live.waits_for.clear();
+  Status unread;
   for (const std::string& id : job.spec.scheduling.after) {
     const auto it = live_.find(id);
     // One that is not there was forgotten before a user retried this one: nobody forgets it while
@@ -60,12 +61,21 @@ void Service::WaitForJobs(LiveJob& live) {
       state = it->second->current.job.state;
     } else if (const Result<JobRecord> before = store_.GetJob(id); before.ok()) {
       state = before->state;
+    } else if (before.status().code() != StatusCode::kNotFound) {
+      unread =
+          before.status().WithContext("read job " + id + ", which job " + job.id + " comes after");
+      live.waits_for.insert(id);
+      continue;
     }
     if (state == JobState::kSucceeded) continue;
     live.waits_for.insert(id);  // also of one that failed: until it is given up it must not start
-    if (IsTerminal(state)) return GiveUp(job.id, Reason::kJobBeforeFailed, HasEnded(id, state));
+    if (IsTerminal(state)) {
+      GiveUp(job.id, Reason::kJobBeforeFailed, HasEnded(id, state));
+      return OkStatus();
+    }
     dependents_[id].insert(job.id);
   }
+  return unread;
 }
 
 void Service::EndWaits(const JobRecord& ended) {
@@ -83,17 +93,6 @@ void Service::EndWaits(const JobRecord& ended) {
       GiveUp(id, Reason::kJobBeforeFailed, HasEnded(ended.id, ended.state));
     }
   }
-}
-
-std::string Service::JobAfter(const std::string& job_id) const {
-  for (const auto& [id, live] : live_) {
-    const JobRecord& job = live->current.job;
-    const std::vector<std::string>& after = job.spec.scheduling.after;
-    if (!IsTerminal(job.state) && std::find(after.begin(), after.end(), job_id) != after.end()) {
-      return id;
-    }
-  }
-  return "";
 }
 
 void Service::GiveUp(const std::string& job_id, Reason reason, const std::string& why) {

@@ -64,6 +64,10 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
       link->Refuse("worker " + id + ": " + sound.message());
       return;
     }
+    if (forgetting_.contains(id)) {
+      link->Close();  // it dials again, and is then a new one
+      return;
+    }
     if (std::ssize(sessions_) >= kMostWorkers && !sessions_.contains(id)) {
       ForgetGhosts();
       if (std::ssize(sessions_) >= kMostWorkers) {

@@ -255,6 +255,14 @@ struct IntentRecord {
   bool graceful = false;  ///< kStop only: let the ranks finish their step and save.
 };
 
+/// A run folder that is to be deleted though its job is stored no more; kept until that is done.
+struct FolderDeletionRecord {
+  std::string job_id;
+  std::string run_dir;
+
+  bool operator==(const FolderDeletionRecord&) const = default;
+};
+
 /// Whether jobs may be put on a worker; as in coordinator.proto.
 enum class WorkerScheduling { kSchedulable, kCordoned, kDraining, kQuarantined };
 inline constexpr int kWorkerSchedulings = 4;

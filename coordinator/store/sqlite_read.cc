@@ -277,6 +277,17 @@ Result<std::vector<IntentRecord>> SqliteStore::ListIntents() {
   });
 }
 
+Result<std::vector<FolderDeletionRecord>> SqliteStore::ListFolderDeletions() {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery rows(reader(), "SELECT job_id, run_dir FROM folder_deletions ORDER BY job_id");
+  return All<FolderDeletionRecord>(rows, [](SqliteQuery& row) -> Result<FolderDeletionRecord> {
+    FolderDeletionRecord record;
+    record.job_id = row.Text();
+    record.run_dir = row.Text();
+    return record;
+  });
+}
+
 Result<std::vector<CheckpointRecord>> SqliteStore::ListCheckpoints(const std::string& job_id) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery rows(reader(),

@@ -209,6 +209,26 @@ CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit BEGIN
 END;
 )sql",
     "ALTER TABLE attempts ADD COLUMN membership INTEGER NOT NULL DEFAULT 0;",
+    // Which jobs come after which: none is forgotten before those that wait for it.
+    R"sql(
+CREATE TABLE job_dependencies (
+  before_id TEXT NOT NULL,
+  job_id TEXT NOT NULL,
+  PRIMARY KEY (before_id, job_id)
+) WITHOUT ROWID;
+CREATE INDEX job_dependencies_by_job ON job_dependencies (job_id);
+INSERT OR IGNORE INTO job_dependencies
+  SELECT list.value, jobs.id
+  FROM jobs, json_each(CASE WHEN json_valid(spec_json) THEN spec_json ELSE '{}' END,
+                       '$.scheduling.after') AS list;
+)sql",
+    // Run folders of jobs that are forgotten already.
+    R"sql(
+CREATE TABLE folder_deletions (
+  job_id TEXT PRIMARY KEY,
+  run_dir TEXT NOT NULL
+) WITHOUT ROWID;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

@@ -55,6 +55,7 @@ class SqliteStore : public Store {
   Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) override;
   Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) override;
   Result<std::vector<IntentRecord>> ListIntents() override;
+  Result<std::vector<FolderDeletionRecord>> ListFolderDeletions() override;
   Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) override;
   Result<std::vector<RunRecord>> ListRuns(int64_t limit) override;
   Result<std::vector<CalibrationRecord>> ListCalibrations() override;

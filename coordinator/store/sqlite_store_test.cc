@@ -163,6 +163,31 @@ TEST_F(SqliteStoreTest, JobsOfAnOlderSchemaAreListedWithTheirNumbers) {
   EXPECT_EQ(jobs->front().priority, 0);
 }
 
+TEST_F(SqliteStoreTest, JobsOfAnOlderSchemaComeAfterTheSameOnes) {
+  {
+    auto db = SqliteDb::Open(path_);
+    ASSERT_TRUE(Migrate(**db, path_, Migrations().first(2)).ok());
+    const auto add = [&](const std::string& ordinal, const std::string& id,
+                         const std::string& spec) {
+      ASSERT_TRUE((*db)
+                      ->Exec("INSERT INTO jobs VALUES (" + ordinal + ",'" + id +
+                             "',1,'QUEUED','REASON_UNSPECIFIED','',1,NULL,NULL,1,'/r','','" + spec +
+                             "','{}',0,0)")
+                      .ok());
+    };
+    add("1", "first", "{}");
+    add("2", "second", R"({"scheduling":{"after":["first"]}})");
+    add("3", "damaged", R"({"scheduling":{"after":["second")");
+  }
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  Transaction remove;
+  remove.delete_job = {"first", 1};
+  EXPECT_THAT(CommitAndWait(**store, remove).status().message(), HasSubstr("while job second"));
+  remove.delete_job = {"second", 1};
+  EXPECT_TRUE(CommitAndWait(**store, remove).ok());
+}
+
 TEST_F(SqliteStoreTest, AListReadsNoRowOfJobs) {
   ASSERT_TRUE(Open().ok());
   auto db = SqliteDb::Open(path_);

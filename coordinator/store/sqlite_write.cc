@@ -40,9 +40,33 @@ void BindSummary(SqliteQuery& query, const Progress& progress) {
   query.Bind(progress.eta_seconds);
 }
 
+/// Stores which jobs a new one comes after.
+Status WriteDependencies(SqliteDb& db, const JobRecord& job) {
+  for (const std::string& before : job.spec.scheduling.after) {
+    SqliteQuery known(db, "SELECT 1 FROM jobs WHERE id = ?");
+    WEFT_ASSIGN_OR_RETURN(const bool row, known.Bind(before).Step());
+    if (!row) {
+      return ConflictError("job " + before + ", which the new job " + job.id +
+                           " comes after, does not exist any more");
+    }
+    SqliteQuery put(db, "INSERT OR IGNORE INTO job_dependencies (before_id, job_id) VALUES (?,?)");
+    WEFT_RETURN_IF_ERROR(put.Bind(before).Bind(job.id).Run());
+  }
+  return OkStatus();
+}
+
+/// kConflict while the folder of an earlier job of that id is still to be deleted.
+Status CheckNoFolderDeletion(SqliteDb& db, const std::string& job_id) {
+  SqliteQuery known(db, "SELECT 1 FROM folder_deletions WHERE job_id = ?");
+  WEFT_ASSIGN_OR_RETURN(const bool row, known.Bind(job_id).Step());
+  return row ? ConflictError("the run folder of a deleted job " + job_id + " is still there")
+             : OkStatus();
+}
+
 Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
   const Progress progress = Finite(job.progress);
   if (job.version == 0) {
+    WEFT_RETURN_IF_ERROR(CheckNoFolderDeletion(db, job.id));
     SqliteQuery insert(
         db,
         "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
@@ -59,6 +83,7 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
     BindSummary(insert, progress);
     WEFT_RETURN_IF_ERROR(insert.Run().WithContext("store the new job " + job.id));
     result.job_ordinal = sqlite3_last_insert_rowid(db.handle());
+    WEFT_RETURN_IF_ERROR(WriteDependencies(db, job));
   } else {
     SqliteQuery update(
         db,
@@ -242,6 +267,18 @@ Status ForgetCheckpoints(SqliteDb& db, const CheckpointRecord& newest,
   return forget.Run();
 }
 
+/// kConflict while a job that comes after this one has not ended.
+Status CheckNoDependents(SqliteDb& db, const std::string& job_id) {
+  SqliteQuery waiting(
+      db,
+      "SELECT jobs.id FROM job_dependencies JOIN jobs ON jobs.id = job_dependencies.job_id "
+      "WHERE before_id = ? AND state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED') LIMIT 1");
+  WEFT_ASSIGN_OR_RETURN(const bool row, waiting.Bind(job_id).Step());
+  if (!row) return OkStatus();
+  return ConflictError("job " + job_id + " cannot be deleted while job " + waiting.Text() +
+                       ", which comes after it, has not ended");
+}
+
 Status DeleteJob(SqliteDb& db, const JobDeletion& deletion) {
   SqliteQuery known(db, "SELECT 1 FROM jobs WHERE id = ? AND version = ?");
   WEFT_ASSIGN_OR_RETURN(bool row, known.Bind(deletion.id).Bind(deletion.version).Step());
@@ -249,13 +286,24 @@ Status DeleteJob(SqliteDb& db, const JobDeletion& deletion) {
     return ConflictError("job " + deletion.id + " is not at version " +
                          std::to_string(deletion.version) + " any more");
   }
+  WEFT_RETURN_IF_ERROR(CheckNoDependents(db, deletion.id));
   for (const char* table : {"runs", "attempts", "request_ids", "checkpoints", "outbox", "events",
-                            "logs", "log_sources", "log_heads"}) {
+                            "logs", "log_sources", "log_heads", "job_dependencies"}) {
     SqliteQuery remove(db, "DELETE FROM " + std::string(table) + " WHERE job_id = ?");
     WEFT_RETURN_IF_ERROR(remove.Bind(deletion.id).Run());
   }
   SqliteQuery remove(db, "DELETE FROM jobs WHERE id = ?");
   return remove.Bind(deletion.id).Run().WithContext("delete job " + deletion.id);
+}
+
+Status WriteFolderDeletion(SqliteDb& db, const FolderDeletionRecord& record) {
+  SqliteQuery put(db, "INSERT OR REPLACE INTO folder_deletions VALUES (?,?)");
+  return put.Bind(record.job_id).Bind(record.run_dir).Run();
+}
+
+Status EndFolderDeletion(SqliteDb& db, const std::string& job_id) {
+  SqliteQuery remove(db, "DELETE FROM folder_deletions WHERE job_id = ?");
+  return remove.Bind(job_id).Run();
 }
 
 Status TrimEvents(SqliteDb& db, int64_t keep) {
@@ -284,6 +332,12 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
     }
   }
   if (transaction.delete_job) WEFT_RETURN_IF_ERROR(DeleteJob(db, *transaction.delete_job));
+  if (transaction.add_folder_deletion) {
+    WEFT_RETURN_IF_ERROR(WriteFolderDeletion(db, *transaction.add_folder_deletion));
+  }
+  if (!transaction.end_folder_deletion.empty()) {
+    WEFT_RETURN_IF_ERROR(EndFolderDeletion(db, transaction.end_folder_deletion));
+  }
   if (transaction.job) WEFT_RETURN_IF_ERROR(WriteJob(db, *transaction.job, result));
   if (!transaction.client_request_id.empty()) {
     SqliteQuery insert(db, "INSERT INTO request_ids VALUES (?,?)");

@@ -30,7 +30,8 @@ struct JobDeletion {
 /// One atomic change. All parts are stored, or none.
 struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
-  /// version is one more. Otherwise the transaction fails with kConflict.
+  /// version is one more. Otherwise the transaction fails with kConflict. So does a new job unless
+  /// all jobs of its scheduling.after exist, or while a folder of its id is still to be deleted.
   std::optional<JobRecord> job;
   /// The client's name for this submission, with a new job. When it is known already nothing is
   /// written, and the result names the job submitted then.
@@ -58,8 +59,11 @@ struct Transaction {
   /// has lost those lines.
   std::optional<LogAppend> logs;
   /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
-  /// kConflict when it is of another version. Events of this transaction are stored after that.
+  /// kConflict when it is of another version, or a job that has not ended comes after it. Events of
+  /// this transaction are stored after that.
   std::optional<JobDeletion> delete_job;
+  std::optional<FolderDeletionRecord> add_folder_deletion;  ///< Replaces the one of the same job.
+  std::string end_folder_deletion;  ///< The one of this job is removed; an absent one is fine.
   /// Only this many events of each job, the newest, are kept.
   std::optional<int64_t> keep_events;
   /// Events of jobs that were deleted before this time are deleted. Unit: seconds since 1970 UTC.
@@ -72,7 +76,8 @@ struct Transaction {
     return !job && !attempt && events.empty() && add_intents.empty() && remove_intents.empty() &&
            !checkpoint && !run && !calibrations && !link && forget_links_of.empty() &&
            !worker_scheduling && !suspicion && !reliability && !logs && !delete_job &&
-           !keep_events && !forget_deleted_before && audit == nullptr;
+           !add_folder_deletion && end_folder_deletion.empty() && !keep_events &&
+           !forget_deleted_before && audit == nullptr;
   }
 };
 
@@ -106,8 +111,9 @@ struct LogQuery {
 /// The durable state of the coordinator, behind one contract: SQLite today. Thread-safe. Changes
 /// are acknowledged only when they survive power loss. Reads see every acknowledged change.
 ///
-/// Errors: kConflict (version or epoch), kExhausted (disk full), kCorrupt (the stored
-/// bytes are damaged), kInternal (anything else of the back end); nothing was changed then.
+/// Errors: kConflict (version, epoch, or what Transaction says of other jobs), kExhausted (disk
+/// full), kCorrupt (the stored bytes are damaged), kInternal (anything else of the back end);
+/// nothing was changed then.
 class Store {
  public:
   virtual ~Store() = default;
@@ -129,6 +135,8 @@ class Store {
   virtual Result<std::vector<AttemptRecord>> ListAttempts(const std::string& job_id) = 0;
   virtual Result<std::vector<EventRecord>> ListEvents(const std::string& job_id) = 0;
   virtual Result<std::vector<IntentRecord>> ListIntents() = 0;
+  /// Run folders of deleted jobs that are still to be deleted.
+  virtual Result<std::vector<FolderDeletionRecord>> ListFolderDeletions() = 0;
   /// Newest step first.
   virtual Result<std::vector<CheckpointRecord>> ListCheckpoints(const std::string& job_id) = 0;
   /// Lists the runs that ended last, newest first.

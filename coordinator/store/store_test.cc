@@ -326,6 +326,47 @@ TEST_P(StoreContract, ADeletedJobLeavesNothingButTheEventThatSaysSo) {
   EXPECT_EQ(CommitAndWait(*store_, change)->existing_job_id, "");
 }
 
+TEST_P(StoreContract, AJobIsDeletedOnlyOnceThoseAfterItHaveEnded) {
+  MustCommit(Put(NewJob("first")));
+  JobRecord waiting = NewJob("waiting");
+  waiting.spec.scheduling.after = {"first", "first"};
+  MustCommit(Put(waiting));
+  Transaction remove;
+  remove.delete_job = {"first", 1};
+  const Status refused = CommitAndWait(*store_, remove).status();
+  EXPECT_EQ(refused.code(), StatusCode::kConflict);
+  EXPECT_THAT(refused.message(), HasSubstr("while job waiting, which comes after it"));
+  EXPECT_TRUE(store_->GetJob("first").ok());
+  waiting.version = 1;
+  waiting.state = JobState::kFailed;
+  MustCommit(Put(waiting));
+  MustCommit(remove);
+  EXPECT_EQ(store_->GetJob("first").status().code(), StatusCode::kNotFound);
+  // None comes after it any more.
+  JobRecord late = NewJob("late");
+  late.spec.scheduling.after = {"first"};
+  EXPECT_EQ(CommitAndWait(*store_, Put(late)).status().code(), StatusCode::kConflict);
+  EXPECT_EQ(store_->GetJob("late").status().code(), StatusCode::kNotFound);
+}
+
+TEST_P(StoreContract, FoldersToDeleteAreKeptUntilTheyAreGone) {
+  MustCommit(Put(NewJob("j-1")));
+  Transaction remove;
+  remove.delete_job = {"j-1", 1};
+  remove.add_folder_deletion = FolderDeletionRecord{"j-1", "/runs/j-1"};
+  MustCommit(remove);
+  EXPECT_THAT(*store_->ListFolderDeletions(),
+              ElementsAre(FolderDeletionRecord{"j-1", "/runs/j-1"}));
+  EXPECT_EQ(CommitAndWait(*store_, Put(NewJob("j-1"))).status().code(), StatusCode::kConflict)
+      << "a new job would lose its folder";
+  Transaction done;
+  done.end_folder_deletion = "j-1";
+  MustCommit(done);
+  MustCommit(done);
+  EXPECT_THAT(*store_->ListFolderDeletions(), IsEmpty());
+  MustCommit(Put(NewJob("j-1")));
+}
+
 TEST_P(StoreContract, OldJobsAreFoundAndOldEventsForgotten) {
   for (int i = 0; i < 4; ++i) {
     JobRecord job = NewJob("j-" + std::to_string(i));

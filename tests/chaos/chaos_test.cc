@@ -237,6 +237,9 @@ TEST_F(ChaosOfTheCoordinator, EveryFailpointHasATest) {
                "pausing", "paused", "queued", "recovering", "failed"});
   tested.insert(tested.end(), PointsOfAStart().begin(), PointsOfAStart().end());
   tested.insert(tested.end(), WorkerPoints().begin(), WorkerPoints().end());
+  // All that there are, in deletions_test.cc.
+  const std::vector<std::string> deletions = FailpointsOf("coordinator.folder.");
+  tested.insert(tested.end(), deletions.begin(), deletions.end());
   EXPECT_THAT(CoordinatorFailpoints(), ::testing::UnorderedElementsAreArray(tested));
 }
 

@@ -105,6 +105,7 @@ TEST(ScaleUp, AJobTakesAWorkerThatComes) {
   EXPECT_EQ(StepsDone(cluster, id), kSteps) << "none is done twice";
   EXPECT_EQ(MetricValue(cluster.CoordinatorMetrics(), "weft_coord_jobs_replanned_total"), 1);
   ExpectUndisturbedCurve(cluster, id, spec);
+  cluster.ExpectSameDecisions({"starts", "resizes"});
 }
 
 TEST(ScaleUp, AJobThatShrankGrowsWhenItsWorkerIsBack) {

@@ -91,6 +91,7 @@ TEST_F(Scheduling, AJobOfHigherPriorityDisplacesAnotherThatEndsWithTheSameLosses
   EXPECT_GE(job.attempts(1).started_at(), cluster_.Get(high).ended_at());
   EXPECT_EQ(cluster_.Losses(low), expected) << "bit for bit, and no step twice";
   EXPECT_EQ(MetricSum(cluster_.CoordinatorMetrics(), "weft_coord_preemptions_total"), 1);
+  cluster_.ExpectSameDecisions({"starts", "preemptions"});
 }
 
 TEST_F(Scheduling, APausedJobFreesItsWorkerAndEndsWithTheSameLosses) {

@@ -145,6 +145,29 @@ void Cluster::StartCoordinator(const Environment& environment) {
       grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
 }
 
+void Cluster::ExpectSameDecisions(const std::vector<std::string>& decided) {
+  coordinator_.Signal(SIGTERM);
+  ASSERT_TRUE(coordinator_.WaitForEnd(seconds(20))) << LogTails();
+  const std::string folder = dir_ + "/coordinator/decisions";
+  std::map<std::string, int> seen;
+  const auto names = Env::Posix().ListDir(folder);
+  ASSERT_TRUE(names.ok()) << names.status().message();
+  for (const std::string& name : *names) {
+    const std::string path = folder + "/" + name;
+    std::istringstream lines(ReadText(path));
+    for (std::string line; std::getline(lines, line);) {
+      const auto pass = ParseJson(line);
+      ASSERT_TRUE(pass.ok()) << path << ": " << line;
+      for (const auto& [kind, list] : pass->at("decisions").items()) seen[kind] += !list.empty();
+    }
+    Process replay = Process::Start({Binary("weft-coordinator"), "--replay-decisions", path}, {},
+                                    dir_ + "/replay.log");
+    EXPECT_EQ(replay.WaitForEnd(seconds(60)), 0) << path << ": " << ReadText(dir_ + "/replay.log");
+  }
+  for (const std::string& kind : decided) EXPECT_GT(seen[kind], 0) << "no pass has " << kind;
+  StartCoordinator();  // for workers to leave it
+}
+
 std::string Cluster::SharedProfile() const {
   return Binary("../test_profile_") + std::to_string(options_.cores) + ".json";
 }

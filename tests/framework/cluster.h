@@ -80,6 +80,11 @@ class Cluster {
   std::vector<double> Losses(const std::string& job_id) const;
   v1::Coordinator::Stub& api() { return *api_; }
 
+  /// Ends the coordinator, has it decide once more what it recorded, and starts it again. Fails the
+  /// test unless some pass did each of `decided` ("starts", "preemptions", "resizes") and all
+  /// passes decide the same.
+  void ExpectSameDecisions(const std::vector<std::string>& decided);
+
   // Places.
   const std::string& dir() const { return dir_; }
   std::string RunDir(const std::string& job_id) const { return dir_ + "/runs/" + job_id; }

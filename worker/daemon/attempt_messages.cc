@@ -32,6 +32,7 @@ void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
 }
 
 void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
+  if (&rank == ranks_.front().get()) progress_.Take(started);
   if (!started.resumed_from.empty()) {
     resume_step_ = place_.steps_before + started.step;
     WEFT_LOG_INFO << Name() << ": rank " << rank.index << " resumes at step " << started.step;

@@ -70,6 +70,11 @@ void ProgressRecord::Take(const trainer::ProgressMessage& message) {
   progress_.add_recent_losses(*message.loss);
 }
 
+void ProgressRecord::Take(const trainer::StartedMessage& message) {
+  if (message.resumed_from.empty()) return;
+  progress_.set_checkpoint_step(place_.steps_before + message.step);
+}
+
 void ProgressRecord::Take(const trainer::EvaluationMessage& message) {
   progress_.set_validation_loss(message.loss);
   progress_.set_validation_perplexity(Perplexity(message.loss));

@@ -27,6 +27,8 @@ class ProgressRecord {
   ProgressRecord() = default;
   explicit ProgressRecord(const PhasePlace& place) : place_(place) {}
 
+  /// The checkpoint that the attempt goes on from is the newest one that is whole.
+  void Take(const trainer::StartedMessage& message);
   void Take(const trainer::ProgressMessage& message);
   void Take(const trainer::EvaluationMessage& message);
   /// Only a verified checkpoint counts.

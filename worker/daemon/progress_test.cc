@@ -28,6 +28,22 @@ TEST(Progress, WithoutPhasesStepsAreThoseOfTheRanks) {
   EXPECT_DOUBLE_EQ(record.message().eta_seconds(), 60);
 }
 
+TEST(Progress, TheCheckpointThatAnAttemptGoesOnFromIsItsNewest) {
+  ProgressRecord fresh;
+  fresh.Take(trainer::StartedMessage{});
+  EXPECT_FALSE(fresh.message().has_checkpoint_step());
+  PhasePlace place;
+  place.steps_before = 10;
+  ProgressRecord resumed(place);
+  resumed.Take(trainer::StartedMessage{.step = 4, .resumed_from = "/run/checkpoints/step-4"});
+  EXPECT_EQ(resumed.message().checkpoint_step(), 14);
+  trainer::CheckpointMessage checkpoint;
+  checkpoint.step = 8;
+  checkpoint.state = "verified";
+  resumed.Take(checkpoint);
+  EXPECT_EQ(resumed.message().checkpoint_step(), 18);
+}
+
 TEST(Progress, OfAPhaseIsReportedAsThatOfTheWholeJob) {
   JobSpec job;
   job.model.vocab_size = 512;
