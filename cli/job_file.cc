@@ -176,7 +176,7 @@ Result<JobSpec> LoadJobFile(const std::string& path, DataCheck check, std::ostre
     notes << "note: schedule.warmup_steps is " << job.schedule.warmup_steps << " rather than "
           << warmup << ", for "
           << (job.phases.empty() ? "train.steps is " + std::to_string(job.train.steps)
-                                 : "a phase is as short as that")
+                                 : "phases are as short as that")
           << '\n';
   }
   if (finds_decay && job.train.sparsity.decay_search_steps == 0) {

@@ -102,15 +102,19 @@ Status CheckOptimization(const JobSpec& job) {
         ", which is scheduled with it; hint: a higher one, and model.freeze for what is "
         "not to be trained");
   }
-  if (schedule.warmup_steps > job.train.steps) {
+  const int64_t steps = ScheduleSteps(job);
+  const std::string all = steps == job.train.steps
+                              ? "train.steps " + std::to_string(steps)
+                              : "the " + std::to_string(steps) + " steps of the schedule";
+  if (schedule.warmup_steps > steps) {
     return InvalidError("schedule.warmup_steps " + std::to_string(schedule.warmup_steps) +
-                        " is more than train.steps " + std::to_string(job.train.steps));
+                        " is more than " + all);
   }
   if (schedule.kind == "warmup_stable_decay" &&
-      schedule.decay_steps > job.train.steps - schedule.warmup_steps) {
+      schedule.decay_steps > steps - schedule.warmup_steps) {
     return InvalidError("schedule.decay_steps " + std::to_string(schedule.decay_steps) +
-                        " is more than train.steps " + std::to_string(job.train.steps) +
-                        " less schedule.warmup_steps " + std::to_string(schedule.warmup_steps));
+                        " is more than " + all + " less schedule.warmup_steps " +
+                        std::to_string(schedule.warmup_steps));
   }
   if (schedule.batch_scaling != "none" && schedule.reference_batch == 0) {
     return InvalidError("schedule.batch_scaling " + schedule.batch_scaling +
@@ -248,8 +252,9 @@ bool FitDefaultWarmup(JobSpec& job) {
     const JobSpec phase = JobOfPhase(job, i);
     const int64_t decay =
         phase.schedule.kind == "warmup_stable_decay" ? phase.schedule.decay_steps : int64_t{0};
-    const int64_t room = std::max<int64_t>(phase.train.steps - decay, 0);
-    most = std::min({most, std::max<int64_t>(phase.train.steps / 10, 1), room});
+    const int64_t steps = ScheduleSteps(phase);
+    const int64_t room = std::max<int64_t>(steps - decay, 0);
+    most = std::min({most, std::max<int64_t>(steps / 10, 1), room});
   }
   if (job.schedule.warmup_steps <= most) return false;
   job.schedule.warmup_steps = most;

@@ -334,8 +334,13 @@ Status ValidateJob(const JobSpec& job);
 /// out of model.import_path until its folder has been read.
 Status ValidateKnownSizes(const JobSpec& job);
 
-/// Lowers schedule.warmup_steps, where nobody wrote it, to a tenth of train.steps (at least one
-/// step) and to what a decay that is asked for leaves; whether it did.
+/// Steps of the schedule of a job without phases: its own, and those before and after them.
+inline int64_t ScheduleSteps(const JobSpec& job) {
+  return job.schedule.steps_before + job.train.steps + job.schedule.steps_after;
+}
+
+/// Lowers schedule.warmup_steps, where nobody wrote it, to a tenth of the steps of each schedule
+/// (at least one step) and to what a decay that is asked for leaves; whether it did.
 bool FitDefaultWarmup(JobSpec& job);
 
 /// train.sparsity.decay_search_steps of a job that leaves its decay to the search: as many as

@@ -458,6 +458,17 @@ TEST(FitDefaultWarmup, IsATenthOfTheStepsAtMost) {
   EXPECT_EQ(job.schedule.warmup_steps, 0);
 }
 
+TEST(FitDefaultWarmup, IsThatOfAScheduleOfSeveralTrainings) {
+  JobSpec job = GoodJob();
+  job.train.steps = 50;
+  job.schedule.steps_before = 300;
+  job.schedule.steps_after = 150;
+  EXPECT_EQ(ScheduleSteps(job), 500);
+  EXPECT_TRUE(ValidateJob(job).ok()) << "a warm-up that is over, " << ValidateJob(job).message();
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 50);
+}
+
 TEST(DefaultDecaySearchSteps, AreThoseOfTheWarmupInWholeIntervals) {
   JobSpec job;
   job.train.sparsity.mask_interval = 40;

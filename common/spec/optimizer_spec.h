@@ -95,11 +95,14 @@ inline bool UpdatesElementwise(const OptimizerSpec& optimizer) {
   return name != "lars" && name != "lamb" && name != "adafactor" && name != "muon";
 }
 
+/// The learning rate over a schedule of steps_before + train.steps + steps_after steps.
 struct ScheduleSpec {
   std::string kind = "cosine";
   int64_t warmup_steps = 100;
   double final_ratio = 0.1;
   int64_t decay_steps = 0;
+  int64_t steps_before = 0;
+  int64_t steps_after = 0;
   int64_t reference_batch = 0;
   std::string batch_scaling = "none";
 
@@ -114,10 +117,21 @@ struct ScheduleSpec {
         Field("final_ratio", "Learning rate at the last step, as a share of the peak.").Range(0, 1),
         self.final_ratio);
     visit(Field("decay_steps",
-                "Length of the last phase of warmup_stable_decay; 0: a tenth of train.steps.")
+                "Length of the last phase of warmup_stable_decay; 0: a tenth of all steps of the "
+                "schedule.")
               .Unit("steps")
               .Range(0, 1e12),
           self.decay_steps);
+    visit(Field("steps_before",
+                "Steps of the schedule that come before those of this training, which goes on with "
+                "what other trainings began.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.steps_before);
+    visit(Field("steps_after", "Steps of the schedule that come after those of this training.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.steps_after);
     visit(Field("reference_batch", "Global batch at which learning_rate was found; 0: this job's.")
               .Unit("sequences")
               .Range(0, 1 << 24),

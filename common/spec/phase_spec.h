@@ -113,7 +113,8 @@ struct PhaseSearchSpec {
   }
 };
 
-/// Part of a training, with a model and a schedule of its own. What it leaves out is as in the job.
+/// Part of a training, with a model and a schedule of its own or its part of one for all phases.
+/// What it leaves out is as in the job.
 struct PhaseSpec {
   std::string name;
   int64_t steps = 0;
@@ -178,8 +179,11 @@ struct PhaseSpec {
               .Unit("steps")
               .Range(-1, 1e12),
           self.warmup_steps);
-    visit(Field("schedule", "Shape of the learning rate after it; empty: schedule.kind.")
-              .OneOf({"", "constant", "linear", "cosine", "inverse_sqrt", "warmup_stable_decay"}),
+    visit(Field("schedule",
+                "Shape of the learning rate after it; empty: schedule.kind. continued: this part "
+                "of one schedule over the steps of all phases, that of the job.")
+              .OneOf({"", "constant", "linear", "cosine", "inverse_sqrt", "warmup_stable_decay",
+                      "continued"}),
           self.schedule);
     visit(Field("growth", "How its model is made from that of the phase before."), self.growth);
     visit(Field("search", "Choice of its size by training."), self.search);

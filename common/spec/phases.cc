@@ -169,6 +169,27 @@ const MethodRule& RuleOf(const std::string& method) {
                        [&](const MethodRule& rule) { return method == rule.method; });
 }
 
+/// Steps of phases `first` to `end`, without that one.
+int64_t StepsOf(const JobSpec& job, size_t first, size_t end) {
+  int64_t steps = 0;
+  for (size_t i = first; i < end; ++i) steps += job.phases[i].steps;
+  return steps;
+}
+
+bool IsContinued(const PhaseSpec& phase) {
+  return phase.schedule == "continued";
+}
+
+/// Whether the phase says no more of its schedule than there is to say.
+Status CheckSchedule(const JobSpec& job, size_t phase) {
+  if (!IsContinued(job.phases[phase]) || job.phases[phase].warmup_steps < 0) return OkStatus();
+  return InvalidError(FieldOf(phase, "warmup_steps") + " " +
+                      std::to_string(job.phases[phase].warmup_steps) +
+                      " is for a schedule of the phase's own, and " + FieldOf(phase, "schedule") +
+                      " continued is its part of that of the job; hint: leave it out, and "
+                      "schedule.warmup_steps is the warm-up of all phases");
+}
+
 /// Patterns of the parameters of `now` that are not of an added block.
 std::vector<std::string> OldParameters(const ModelSpec& before, const GrowthSpec& growth,
                                        ModelSpec now) {
@@ -317,7 +338,12 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   if (own.global_batch > 0) part.train.global_batch = own.global_batch;
   if (own.learning_rate > 0) part.optimizer.learning_rate = own.learning_rate;
   if (own.warmup_steps >= 0) part.schedule.warmup_steps = own.warmup_steps;
-  if (!own.schedule.empty()) part.schedule.kind = own.schedule;
+  if (IsContinued(own)) {
+    part.schedule.steps_before = StepsOf(job, 0, phase);
+    part.schedule.steps_after = StepsOf(job, phase + 1, job.phases.size());
+  } else if (!own.schedule.empty()) {
+    part.schedule.kind = own.schedule;
+  }
   if (phase > 0 && own.growth.method == "msg") {
     SetMaskedGrowth({JobOfPhase(job, phase - 1).model, own.growth}, part);
   }
@@ -499,6 +525,12 @@ Status CheckPhases(const JobSpec& job) {
       return InvalidError(RefusalText(row, job));
     }
   }
+  if (job.schedule.steps_before > 0 || job.schedule.steps_after > 0) {
+    return InvalidError(
+        "schedule.steps_before and schedule.steps_after are for a job without phases; hint: leave "
+        "them out, and phases[].schedule continued makes one schedule of all phases");
+  }
+  for (size_t i = 0; i < job.phases.size(); ++i) WEFT_RETURN_IF_ERROR(CheckSchedule(job, i));
   // Sizes are those of a folder, which has not been read.
   if (!job.model.import_path.empty()) {
     return CheckCompatibility(JobOfPhase(job, 0)).WithContext("phases[0]");

@@ -540,6 +540,67 @@ TEST(Phases, TheDefaultWarmupFitsTheShortestPhaseWithoutItsOwn) {
   EXPECT_EQ(job.schedule.warmup_steps, 20);
 }
 
+TEST(Phases, GoOnWithOneScheduleWhereTheySaySo) {
+  JobSpec job = VCycle();
+  job.schedule = {.kind = "warmup_stable_decay", .warmup_steps = 150, .decay_steps = 250};
+  for (PhaseSpec& phase : job.phases) phase.schedule = "continued";
+  job.phases[1].learning_rate = 4 * job.optimizer.learning_rate;
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  const int64_t before[] = {0, 100, 400}, after[] = {500, 200, 0};
+  for (size_t i = 0; i < 3; ++i) {
+    // As the order of an attempt has it, too.
+    for (const JobSpec& own : {JobOfPhase(job, i), JobOfPhase(JobThrough(job, i), i)}) {
+      EXPECT_EQ(own.schedule.kind, "warmup_stable_decay");
+      EXPECT_EQ(own.schedule.steps_before, before[i]);
+      EXPECT_EQ(own.schedule.steps_after, after[i]);
+      EXPECT_EQ(own.schedule.warmup_steps, 150) << "longer than the first phase";
+      EXPECT_EQ(own.schedule.decay_steps, 250) << "longer than the last phase";
+      EXPECT_EQ(own.optimizer.learning_rate, job.optimizer.learning_rate * (i == 1 ? 4 : 1));
+    }
+  }
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.schedule.warmup_steps = 601; }),
+              HasSubstr("schedule.warmup_steps 601 is more than the 600 steps of the schedule"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.schedule.decay_steps = 451; }),
+              HasSubstr("schedule.decay_steps 451 is more than the 600 steps of the schedule "
+                        "less schedule.warmup_steps 150"));
+  // Others have one of their own, which ends with them.
+  job.schedule = {.kind = "linear", .warmup_steps = 10};
+  job.phases[1].schedule = "cosine";
+  job.phases[0].schedule = "";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  for (const size_t own : {0, 1}) {
+    EXPECT_EQ(JobOfPhase(job, own).schedule.steps_before, 0);
+    EXPECT_EQ(JobOfPhase(job, own).schedule.steps_after, 0);
+  }
+  EXPECT_EQ(JobOfPhase(job, 1).schedule.kind, "cosine");
+  EXPECT_EQ(JobOfPhase(job, 2).schedule.kind, "linear");
+  EXPECT_EQ(JobOfPhase(job, 2).schedule.steps_before, 400);
+}
+
+TEST(Phases, OfOneScheduleHaveNoWarmUpOfTheirOwn) {
+  JobSpec job = Stack(3);
+  job.phases[1].schedule = "continued";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_THAT(
+      Error(job, [](JobSpec& j) { j.phases[1].warmup_steps = 0; }),
+      HasSubstr("phases[1].warmup_steps 0 is for a schedule of the phase's own, and "
+                "phases[1].schedule continued is its part of that of the job; hint: leave it out"));
+  for (const auto field : {&ScheduleSpec::steps_before, &ScheduleSpec::steps_after}) {
+    EXPECT_THAT(Error(job, [&](JobSpec& j) { j.schedule.*field = 1; }),
+                HasSubstr("schedule.steps_before and schedule.steps_after are for a job without "
+                          "phases"));
+  }
+}
+
+TEST(Phases, OfOneScheduleGetItsDefaultWarmup) {
+  JobSpec job = VCycle();
+  job.schedule.warmup_steps = 100;
+  job.phases[0].steps = 20;
+  for (PhaseSpec& phase : job.phases) phase.schedule = "continued";
+  EXPECT_TRUE(FitDefaultWarmup(job));
+  EXPECT_EQ(job.schedule.warmup_steps, 52) << "a tenth of all 520 steps";
+}
+
 TEST(Phases, AnOrderSaysByItsStepsWhichPhaseIsToRun) {
   const JobSpec job = VCycle();
   const int64_t ends[] = {100, 400, 600};

@@ -132,6 +132,47 @@ TEST_F(PhasesTest, PhasesOfOneModelWithTheStateOfTheOptimizerAreOneTraining) {
   EXPECT_EQ(FinalState("parts"), FinalState("whole"));
 }
 
+TEST_F(PhasesTest, OneScheduleRunsOnThroughPhasesAndStops) {
+  JobSpec parts = Job({Phase(8), Phase(12)});
+  for (PhaseSpec& phase : parts.phases) phase.schedule = "continued";
+  parts.phases[1].growth.optimizer_state = "kept";
+  for (const char* kind : {"cosine", "linear", "warmup_stable_decay"}) {
+    SCOPED_TRACE(kind);
+    // The warm-up ends in the second phase.
+    parts.schedule = {.kind = kind, .warmup_steps = 10, .final_ratio = 0.1, .decay_steps = 6};
+    JobSpec whole = parts;
+    whole.phases.clear();
+    whole.train.steps = 20;
+    const std::string name = kind;
+    ASSERT_TRUE(Run(name + "-whole", whole).ok());
+    ASSERT_TRUE(Run(name, parts).ok());
+    const std::string stopped = name + "-stopped";
+    for (const int64_t steps : {5, 6}) {  // in the first phase, in the second one
+      const auto outcome = Run(stopped, parts, steps);
+      ASSERT_TRUE(outcome.ok());
+      EXPECT_FALSE(outcome->summary);
+    }
+    ASSERT_TRUE(Run(stopped, parts).ok());
+
+    const std::vector<Json> line = Curve(name + "-whole");
+    ASSERT_EQ(line.size(), 20u);
+    EXPECT_NEAR(line[9]["learning_rate"].get<double>(), 3e-3, 1e-12);
+    EXPECT_NEAR(line[19]["learning_rate"].get<double>(), 3e-4, 1e-12);
+    for (const std::string& run : {name, stopped}) {
+      std::vector<Json> both = Curve(run + "/phase-1");
+      ASSERT_EQ(both.size(), 8u);
+      const std::vector<Json> last = Curve(run);
+      both.insert(both.end(), last.begin(), last.end());
+      ASSERT_EQ(both.size(), line.size());
+      for (size_t i = 0; i < line.size(); ++i) {
+        EXPECT_EQ(both[i]["learning_rate"], line[i]["learning_rate"]) << run << ", step " << i;
+        EXPECT_EQ(both[i]["loss"], line[i]["loss"]) << run << ", step " << i;
+      }
+      EXPECT_EQ(FinalState(run), FinalState(name + "-whole"));
+    }
+  }
+}
+
 TEST_F(PhasesTest, ALargerBatchGoesOnWhereTheDataWereLeft) {
   JobSpec job = Job({Phase(3), Phase(2), Phase(2)});
   job.phases[1].global_batch = 8;

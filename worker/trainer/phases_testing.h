@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -279,6 +280,13 @@ class PhasesTest : public testing::Test {
     const auto text = ReadFile(Env::Posix(), root_ + "/" + path);
     EXPECT_TRUE(text.ok()) << text.status().message();
     return text.ok() ? *text : "";
+  }
+  /// The lines of the loss curve of a run, or of a phase.
+  std::vector<Json> Curve(const std::string& run) const {
+    std::vector<Json> lines;
+    std::istringstream text(Read(run + "/loss.jsonl"));
+    for (std::string line; std::getline(text, line);) lines.push_back(*ParseJson(line));
+    return lines;
   }
   RunSummary Summary(const std::string& run) const {
     return *FromJson<RunSummary>(*ParseJson(Read(run + "/summary.json")));

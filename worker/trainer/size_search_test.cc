@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -248,6 +249,25 @@ TEST_F(SizeSearchTest, APhaseGoesOnWithTheSizeThatItHasChosen) {
     EXPECT_LT(*phase.validation_loss_nats, *phase.start_validation_loss_nats);
     const std::string losses = Read(name + "/phase-1/loss.jsonl");
     EXPECT_THAT(losses, HasSubstr("\"step\":11"));
+  }
+}
+
+TEST_F(SizeSearchTest, AScheduleOfAllPhasesRunsOnThroughTheSearch) {
+  JobSpec job = Job();
+  job.schedule = {.kind = "linear", .warmup_steps = 0, .final_ratio = 0};
+  for (PhaseSpec& phase : job.phases) phase.schedule = "continued";
+  ASSERT_TRUE(Run("searched", job).ok());
+  std::vector<double> rates;
+  for (const char* folder : {"/phase-1/search", "/phase-1", ""}) {
+    std::istringstream text(Read(std::string("searched") + folder + "/loss.jsonl"));
+    for (std::string line; std::getline(text, line);) {
+      rates.push_back((*ParseJson(line))["learning_rate"].get<double>());
+    }
+  }
+  // Ten steps of the search, ten of what it chose, and four of the last phase.
+  ASSERT_EQ(rates.size(), 24u);
+  for (size_t i = 0; i < 24; ++i) {
+    EXPECT_NEAR(rates[i], 3e-3 * static_cast<double>(23 - i) / 24, 1e-12) << i;
   }
 }
 

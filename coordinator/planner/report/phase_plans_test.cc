@@ -98,6 +98,20 @@ TEST(PhasePlans, EachPhaseHasThePlanThatItWouldHaveAsAJob) {
                            HasSubstr("where the time goes"), HasSubstr("4 in ")));
 }
 
+TEST(PhasePlans, OneScheduleOfAllPhasesChangesNoPlan) {
+  const JobSpec own = VCycle();
+  JobSpec one = own;
+  one.schedule.warmup_steps = 150;  // longer than the first phase
+  for (PhaseSpec& phase : one.phases) phase.schedule = "continued";
+  const auto plans = PlanPhases(one, TwoMachines(), {}), same = PlanPhases(own, TwoMachines(), {});
+  ASSERT_TRUE(plans.ok() && same.ok()) << plans.status().message();
+  ASSERT_EQ(plans->phases.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(ToJson(plans->phases[i].plan), ToJson(same->phases[i].plan));
+    EXPECT_EQ(plans->phases[i].flops, same->phases[i].flops);
+  }
+}
+
 TEST(PhasePlans, AWishOfOnePlanIsRefused) {
   PlanQuery frontier, measure, soon;
   frontier.frontier = true;

@@ -33,8 +33,9 @@ double PeakLearningRate(const JobSpec& job) {
 }
 
 double ScheduledLearningRate(const ScheduleSpec& schedule, double peak, int64_t step,
-                             int64_t total_steps) {
-  const int64_t done = std::min(step + 1, total_steps);
+                             int64_t steps) {
+  const int64_t total_steps = schedule.steps_before + steps + schedule.steps_after;
+  const int64_t done = std::min(schedule.steps_before + step + 1, total_steps);
   if (done <= schedule.warmup_steps) {
     return peak * static_cast<double>(done) / static_cast<double>(schedule.warmup_steps);
   }

@@ -86,6 +86,42 @@ TEST(ScheduleTest, WarmupAsLongAsTrainingAndNoneAtAll) {
   ExpectRates(Rates({.kind = "linear", .warmup_steps = 0, .final_ratio = 0.5}, 2), {6, 4});
 }
 
+/// The rates of trainings of these steps, which follow one another through one schedule.
+std::vector<double> RatesOfParts(ScheduleSpec schedule, const std::vector<int64_t>& parts) {
+  for (const int64_t steps : parts) schedule.steps_after += steps;
+  std::vector<double> rates;
+  for (const int64_t steps : parts) {
+    schedule.steps_after -= steps;
+    const std::vector<double> own = Rates(schedule, steps);
+    rates.insert(rates.end(), own.begin(), own.end());
+    schedule.steps_before += steps;
+  }
+  return rates;
+}
+
+TEST(ScheduleTest, TrainingsThatShareAScheduleHaveTheirPartsOfIt) {
+  // The seam after two steps is within the warm-up; that after five within the fall.
+  ExpectRates(RatesOfParts({.kind = "linear", .warmup_steps = 4, .final_ratio = 0.5}, {2, 3, 3}),
+              {2, 4, 6, 8, 7, 6, 5, 4});
+  // cos(pi/4) and its like, on both sides of the middle.
+  ExpectRates(RatesOfParts({.kind = "cosine", .warmup_steps = 1, .final_ratio = 0}, {3, 2}),
+              {8, 6.82842712474619, 4, 1.17157287525381, 0});
+  // A decay that is longer than the last training begins in the one before; a tenth is one of all.
+  ExpectRates(
+      RatesOfParts(
+          {.kind = "warmup_stable_decay", .warmup_steps = 2, .final_ratio = 0.25, .decay_steps = 3},
+          {4, 2, 2}),
+      {4, 8, 8, 8, 8, 6, 4, 2});
+  const std::vector<double> rates =
+      RatesOfParts({.kind = "warmup_stable_decay", .warmup_steps = 0, .final_ratio = 0}, {19, 1});
+  ASSERT_EQ(rates.size(), 20u);
+  EXPECT_NEAR(rates[17], 8, 1e-12);
+  EXPECT_NEAR(rates[18], 4, 1e-12);
+  EXPECT_NEAR(rates[19], 0, 1e-12);
+  ExpectRates(RatesOfParts({.kind = "inverse_sqrt", .warmup_steps = 1}, {1, 3}),
+              {8, 8 / std::sqrt(2.0), 8 / std::sqrt(3.0), 4});
+}
+
 TEST(ScheduleTest, StepsPastTheEndKeepTheLastRate) {
   EXPECT_NEAR(ScheduledLearningRate({.kind = "cosine", .warmup_steps = 1, .final_ratio = 0.5}, 8.0,
                                     100, 10),
