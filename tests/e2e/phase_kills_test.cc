@@ -63,8 +63,8 @@ v1::JobSpec TinyPhases(const Cluster& cluster, int64_t layers) {
   return spec;
 }
 
-v1::PhaseSpec& AddPhase(v1::JobSpec& spec, int64_t steps, int64_t layers, int64_t width,
-                        const std::string& method = "none") {
+v1::PhaseSpec& AddSizedPhase(v1::JobSpec& spec, int64_t steps, int64_t layers, int64_t width,
+                             const std::string& method = "none") {
   v1::PhaseSpec& phase = *spec.add_phases();
   phase.set_steps(steps);
   phase.set_layers(layers);
@@ -73,7 +73,7 @@ v1::PhaseSpec& AddPhase(v1::JobSpec& spec, int64_t steps, int64_t layers, int64_
   return phase;
 }
 
-std::string Read(const std::filesystem::path& path) {
+std::string ReadBytes(const std::filesystem::path& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -90,7 +90,8 @@ std::map<std::string, std::string> State(const std::string& folder) {
   const std::filesystem::path newest = *std::max_element(steps.begin(), steps.end());
   for (const auto& file : std::filesystem::directory_iterator(newest)) {
     if (file.path().extension() != ".safetensors") continue;
-    files[newest.filename().string() + "/" + file.path().filename().string()] = Read(file.path());
+    files[newest.filename().string() + "/" + file.path().filename().string()] =
+        ReadBytes(file.path());
   }
   return files;
 }
@@ -124,9 +125,9 @@ void ExpectKillsChangeNothing(v1::JobSpec (*make)(const Cluster&), const std::ve
   EXPECT_EQ(job.progress().step(), steps);
   for (const auto& [folder, count] : parts) {
     SCOPED_TRACE(folder);
-    const std::string curve = Read(cluster.RunDir(killed) + folder + "/loss.jsonl");
+    const std::string curve = ReadBytes(cluster.RunDir(killed) + folder + "/loss.jsonl");
     EXPECT_EQ(std::count(curve.begin(), curve.end(), '\n'), count) << "each step is there once";
-    EXPECT_EQ(curve, Read(cluster.RunDir(alone) + folder + "/loss.jsonl"));
+    EXPECT_EQ(curve, ReadBytes(cluster.RunDir(alone) + folder + "/loss.jsonl"));
     const auto state = State(cluster.RunDir(killed) + folder);
     EXPECT_FALSE(state.empty());
     EXPECT_TRUE(state == State(cluster.RunDir(alone) + folder)) << "other bits at the end";
@@ -137,11 +138,11 @@ TEST(PhaseKills, InEachGrownPhaseBeforeItsFirstCheckpoint) {
   ExpectKillsChangeNothing(
       [](const Cluster& cluster) {
         v1::JobSpec spec = TinyPhases(cluster, 4);
-        AddPhase(spec, 3, 4, 32);
-        AddPhase(spec, 4, 2, 16, "coalesce");
-        AddPhase(spec, 5, 1, 8, "coalesce");
-        AddPhase(spec, 4, 2, 16, "decoalesce");
-        AddPhase(spec, 5, 4, 32, "decoalesce");
+        AddSizedPhase(spec, 3, 4, 32);
+        AddSizedPhase(spec, 4, 2, 16, "coalesce");
+        AddSizedPhase(spec, 5, 1, 8, "coalesce");
+        AddSizedPhase(spec, 4, 2, 16, "decoalesce");
+        AddSizedPhase(spec, 5, 4, 32, "decoalesce");
         return spec;
       },
       // Right after the growth, or two steps later.
@@ -156,8 +157,8 @@ TEST(PhaseKills, WhereAPhaseEndsAndWhileAGrowthOperatorIsLearned) {
   ExpectKillsChangeNothing(
       [](const Cluster& cluster) {
         v1::JobSpec spec = TinyPhases(cluster, 2);
-        AddPhase(spec, 3, 1, 16);
-        AddPhase(spec, 4, 2, 32, "ligo").mutable_growth()->set_fit_steps(4);
+        AddSizedPhase(spec, 3, 1, 16);
+        AddSizedPhase(spec, 4, 2, 32, "ligo").mutable_growth()->set_fit_steps(4);
         return spec;
       },
       {{1, "trainer.after_phase=crash@1"},
@@ -170,10 +171,10 @@ TEST(PhaseKills, BetweenASearchAndTheChosenPart) {
   ExpectKillsChangeNothing(
       [](const Cluster& cluster) {
         v1::JobSpec spec = TinyPhases(cluster, 4);
-        v1::PhaseSearchSpec& search = *AddPhase(spec, 8, 3, 32).mutable_search();
+        v1::PhaseSearchSpec& search = *AddSizedPhase(spec, 8, 3, 32).mutable_search();
         search.set_steps(4);
         for (const int64_t layers : {1, 2, 3}) search.add_layers(layers);
-        AddPhase(spec, 4, 4, 32, "stack");
+        AddSizedPhase(spec, 4, 4, 32, "stack");
         return spec;
       },
       // Before the first step of the chosen part, after the four of the search; then, with the
