@@ -3,6 +3,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <utility>
 
 #include "cli/budget.h"
 #include "cli/calibrate.h"
@@ -90,15 +91,19 @@ Status WriteJobs(const std::string& folder, const planner::MeasureAdvice& advice
   return OkStatus();
 }
 
-ExitCode ProposePhases(const Session& session, const JobSpec& job) {
-  const auto phases = planner::ProposeVCycle(job);
-  if (!phases.ok()) return Fail(session, phases.status());
-  if (session.output == OutputFormat::kJson) {
-    Json list = Json::array();
-    for (const PhaseSpec& phase : *phases) list.push_back(ToJson(phase));
-    std::cout << Json{{"phases", list}}.dump(2) << '\n';
-  } else {
-    std::cout << planner::PhaseLines(*phases);
+/// With --finish-within the phases take that time; it is of all of them, so no plan is asked for
+/// it.
+ExitCode ProposePhases(const Session& session, PlanOptions options, const JobSpec& job) {
+  if (session.output == OutputFormat::kHtml) {
+    return Fail(session, InvalidError("--propose-phases has no HTML form"));
+  }
+  const double budget = std::exchange(options.query.finish_within_seconds, 0);
+  const auto proposal = planner::ProposePhases(job, budget, [&](const JobSpec& phased) {
+    return Ask<planner::PhasePlans>(session, options, phased, planner::PlanPhases);
+  });
+  if (!proposal.ok()) return Fail(session, proposal.status());
+  if (!PrintForPrograms(session, *proposal)) {
+    std::cout << ForTerminal(planner::FormatProposal(*proposal));
   }
   return ExitCode::kOk;
 }
@@ -109,7 +114,7 @@ ExitCode ShowPlan(const Session& session, const PlanOptions& options) {
   }
   const Result<JobSpec> job = LoadJobFile(options.file);
   if (!job.ok()) return Fail(session, job.status());
-  if (options.propose_phases) return ProposePhases(session, *job);
+  if (options.propose_phases) return ProposePhases(session, options, *job);
   if (options.query.phase == 0 && !CheckOnePhase(*job).ok())
     return ShowPhases(session, options, *job);
   const auto explanation =
@@ -139,12 +144,16 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
   command.add_flag("--any-mesh", query.any_mesh,
                    "Choose tensor, pipeline, context and expert parallelism, ZeRO stage and "
                    "sequence parallelism too, where the job leaves them at their defaults");
+  CLI::Option* phase =
+      command
+          .add_option("--phase", query.phase,
+                      "Of a job with phases the one to plan, from 1 (default: all in one table)")
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command
-      .add_option("--phase", query.phase,
-                  "Of a job with phases the one to plan, from 1 (default: all in one table)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command.add_flag("--propose-phases", options.propose_phases,
-                   "Instead: lines of a V-cycle that takes as many FLOPs as the job");
+      .add_flag("--propose-phases", options.propose_phases,
+                "Instead: phases of a V-cycle with the steps of its authors' recipe, or with "
+                "those that --finish-within leaves time for, and what each is predicted to take")
+      ->excludes(phase);
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -443,8 +443,14 @@ class WithCluster(unittest.TestCase):
         self.assertIn("--phase 1", cluster.weft("plan", path, "--frontier").err)
 
         proposed = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases")
-        self.assertRegex(proposed.out, r"^phases:\n  - \{ steps: ")
-        self.assertIn("layers: 1, width: 32,", proposed.out)
+        self.assertRegex(proposed.out, r"^phases:\n  - \{ steps: 10, ")
+        self.assertIn("  - { steps: 100, layers: 1, width: 32,", proposed.out)
+        self.assertRegex(proposed.out, r"(?s)#   phase 3 of 3: .* FLOPs\n#   all: .*#   from scratch: ")
+        self.assertIn("model.layers by 4, and it is 2", proposed.out)
+        whole = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases",
+                             "--finish-within", "20s", "-o", "json").json()
+        self.assertLessEqual(whole["plans"]["seconds"], 20)
+        self.assertEqual(whole["levels"], 2)
 
         followed = cluster.weft("submit", path, "--follow")
         self.assertEqual(followed.code, 0, followed.err + followed.out)

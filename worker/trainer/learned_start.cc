@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/failpoint.h"
 #include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
 
@@ -50,6 +51,7 @@ Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
   const engine::TrainCounters fresh = trainer.counters();
   LearnedStart start;
   for (; start.steps < growth.fit_steps; ++start.steps) {
+    WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_fit_step"));
     WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
     engine::TrainCounters counters = fresh;
     counters.data_offset = data_step + start.steps;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "common/json.h"
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
@@ -135,6 +136,7 @@ Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase
   phases.push_back(SummaryOf(PhaseTitle(whole.job, phase), *outcome.summary));
   WEFT_RETURN_IF_ERROR(
       WriteFileAtomic(env, SummaryPath(attempt.run_dir), ToJson(*outcome.summary).dump(2) + "\n"));
+  WEFT_RETURN_IF_ERROR(Failpoint("trainer.after_phase"));
   return outcome;
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/planner/report/propose_phases.h"
 
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,59 +14,178 @@
 namespace weft::planner {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST(ProposePhases, AVCycleTakesTheFlopsOfTheJobAndNoMore) {
+/// One of 12 layers whose steps are long against the start of a process.
+JobSpec JobOf(const std::string& family) {
   JobSpec job = SmallGpt2();
   job.schedule.warmup_steps = 0;
-  const auto phases = ProposeVCycle(job);
-  ASSERT_TRUE(phases.ok()) << phases.status().message();
-  ASSERT_EQ(phases->size(), 3u);
-  JobSpec cycle = job;
-  cycle.phases = *phases;
-  EXPECT_TRUE(ValidateJob(cycle).ok()) << ValidateJob(cycle).message();
-  double flops = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    const JobSpec phase = JobOfPhase(cycle, i);
-    flops += static_cast<double>(phase.train.steps) * StepFlops(phase);
+  job.optimizer.learning_rate = 3e-4;
+  job.train.steps = 4000;
+  job.model.family = family;
+  if (family == "llama") {
+    job.model.kv_heads = 4;
+    job.model.mlp_width = 2048;
   }
-  const double step = StepFlops(job), budget = static_cast<double>(job.train.steps) * step;
-  EXPECT_LE(flops, budget);
-  EXPECT_GT(flops, budget - step);
-  // Ten steps of the small model, and of the last phase, for one of the first.
-  EXPECT_NEAR(static_cast<double>((*phases)[1].steps), 10 * (*phases)[0].steps, 6);
-  EXPECT_NEAR(static_cast<double>((*phases)[2].steps), 10 * (*phases)[0].steps, 8);
-  EXPECT_EQ(JobOfPhase(cycle, 1).model.width, 384);
-  EXPECT_EQ(JobOfPhase(cycle, 1).model.heads, 6);
-  EXPECT_EQ(JobOfPhase(cycle, 1).model.layers, 6);
-  EXPECT_DOUBLE_EQ((*phases)[1].learning_rate, 4 * job.optimizer.learning_rate);
+  if (family == "vit") {
+    job.model.vocab_size = 0;
+    job.model.classes = 1000;
+    job.model.image_size = 224;
+    job.model.patch_size = 16;
+    job.train.sequence_length = 0;
+    job.data.train = {"images-idx3-ubyte"};
+  }
+  return job;
 }
 
-TEST(ProposePhases, ItsLinesAreThePhases) {
-  JobSpec job = SmallGpt2();
-  job.optimizer.learning_rate = 3e-4;
-  const auto phases = ProposeVCycle(job);
-  ASSERT_TRUE(phases.ok()) << phases.status().message();
-  const Result<Document> lines = ParseYaml(PhaseLines(*phases), "lines");
-  ASSERT_TRUE(lines.ok()) << PhaseLines(*phases);
+/// As `weft plan` asks on these machines.
+Result<PhasePlans> OnTwoMachines(const JobSpec& job) {
+  return PlanPhases(job, {{CpuMachine("a", 4, 64 * kGiB), CpuMachine("b", 4, 64 * kGiB)}}, {});
+}
+
+std::vector<int64_t> StepsOf(const PhaseProposal& proposal) {
+  std::vector<int64_t> steps;
+  for (const PhaseSpec& phase : proposal.phases) steps.push_back(phase.steps);
+  return steps;
+}
+
+JobSpec WithPhases(JobSpec job, const PhaseProposal& proposal) {
+  job.phases = proposal.phases;
+  return job;
+}
+
+TEST(ProposePhases, EachFamilyHasTheStepsOfTheRecipeAndWhatTheyTake) {
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
+    SCOPED_TRACE(family);
+    const JobSpec job = JobOf(family);
+    const auto proposal = ProposePhases(job, 0, OnTwoMachines);
+    ASSERT_TRUE(proposal.ok()) << proposal.status().message();
+    // Three levels save seconds where the half model does not take as long as the quarter.
+    EXPECT_EQ(proposal->levels, 3) << proposal->levels_because;
+    EXPECT_EQ(StepsOf(*proposal), (std::vector<int64_t>{200, 100, 1000, 1000, 2000}));
+    const JobSpec cycle = WithPhases(job, *proposal);
+    EXPECT_TRUE(ValidateJob(cycle).ok()) << ValidateJob(cycle).message();
+    const int64_t widths[] = {768, 384, 192, 384, 768};
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(JobOfPhase(cycle, i).model.width, widths[i]);
+      EXPECT_EQ(JobOfPhase(cycle, i).model.layers, widths[i] / 64);
+    }
+    EXPECT_DOUBLE_EQ(JobOfPhase(cycle, 2).optimizer.learning_rate, 12e-4);
+    EXPECT_DOUBLE_EQ(JobOfPhase(cycle, 3).optimizer.learning_rate, 6e-4);
+    EXPECT_DOUBLE_EQ(JobOfPhase(cycle, 4).optimizer.learning_rate, 3e-4);
+
+    // The same as the job with these phases is planned to take, growth and starts included.
+    const auto planned = OnTwoMachines(cycle);
+    ASSERT_TRUE(planned.ok());
+    EXPECT_DOUBLE_EQ(proposal->plans.seconds, planned->seconds);
+    EXPECT_DOUBLE_EQ(proposal->plans.flops, planned->flops);
+    EXPECT_GT(proposal->plans.run.weights_seconds, 0);
+    double flops = 0;
+    for (size_t i = 0; i < 5; ++i) {
+      const JobSpec phase = JobOfPhase(cycle, i);
+      flops += static_cast<double>(phase.train.steps) * StepFlops(phase);
+    }
+    EXPECT_NEAR(proposal->plans.flops, flops, 1e-3 * flops);
+    EXPECT_NEAR(proposal->scratch_flops, 4000 * StepFlops(job), 1e-3 * proposal->scratch_flops);
+    EXPECT_LT(proposal->plans.flops, 0.75 * proposal->scratch_flops);
+    EXPECT_LT(proposal->plans.seconds, proposal->scratch_seconds);
+  }
+}
+
+TEST(ProposePhases, ABudgetOfSecondsIsSpentAndNotMore) {
+  for (const char* family : {"gpt2", "vit"}) {
+    SCOPED_TRACE(family);
+    const JobSpec job = JobOf(family);
+    const auto recipe = ProposePhases(job, 0, OnTwoMachines);
+    ASSERT_TRUE(recipe.ok()) << recipe.status().message();
+    for (const double share : {0.3, 1.5}) {
+      const double budget = share * recipe->plans.seconds;
+      const auto proposal = ProposePhases(job, budget, OnTwoMachines);
+      ASSERT_TRUE(proposal.ok()) << proposal.status().message();
+      EXPECT_LE(proposal->plans.seconds, budget);
+      EXPECT_GT(proposal->plans.seconds, 0.97 * budget);
+      const std::vector<int64_t> steps = StepsOf(*proposal);
+      EXPECT_NEAR(static_cast<double>(steps.back()), 10.0 * static_cast<double>(steps.front()), 6);
+      EXPECT_EQ(proposal->budget_seconds, budget);
+      EXPECT_DOUBLE_EQ(proposal->scratch_seconds, recipe->scratch_seconds);
+    }
+  }
+}
+
+TEST(ProposePhases, WhereThreeLevelsAreImpossibleItSaysWhyAndHasTwo) {
+  JobSpec layers = JobOf("gpt2"), heads = JobOf("llama"), few = JobOf("bert");
+  layers.model.layers = 6;
+  heads.model.heads = 6;
+  heads.model.kv_heads = 0;
+  few.train.steps = 19;
+  JobSpec images = JobOf("vit");
+  images.model.layers = 2;
+  const std::pair<const JobSpec*, const char*> jobs[] = {
+      {&layers, "divides model.layers by 4, and it is 6"},
+      {&heads, "divides model.heads by 4, and it is 6"},
+      {&few, "has no step of phase 2 of 5"},
+      {&images, "divides model.layers by 4, and it is 2"}};
+  for (const auto& [job, why] : jobs) {
+    const auto proposal = ProposePhases(*job, 0, OnTwoMachines);
+    ASSERT_TRUE(proposal.ok()) << why << ": " << proposal.status().message();
+    EXPECT_EQ(proposal->levels, 2);
+    EXPECT_EQ(proposal->phases.size(), 3u);
+    EXPECT_THAT(proposal->levels_because,
+                AllOf(HasSubstr("three levels are impossible"), HasSubstr(why)));
+    EXPECT_DOUBLE_EQ(proposal->phases[1].learning_rate, 12e-4);
+  }
+}
+
+TEST(ProposePhases, TheLevelsAreThoseThatTakeFewerSeconds) {
+  // Each attempt starts for longer than its few steps take, so that two more phases do not pay.
+  JobSpec shortest = JobOf("gpt2");
+  shortest.model.layers = 4;
+  shortest.model.width = 64;
+  shortest.model.heads = 4;
+  shortest.model.vocab_size = 300;
+  shortest.train.steps = 100;
+  shortest.train.global_batch = 1;
+  shortest.train.sequence_length = 16;
+  const auto proposal = ProposePhases(shortest, 0, OnTwoMachines);
+  ASSERT_TRUE(proposal.ok()) << proposal.status().message();
+  EXPECT_EQ(proposal->levels, 2);
+  EXPECT_THAT(proposal->levels_because, HasSubstr("three take"));
+  EXPECT_GT(proposal->plans.seconds, proposal->scratch_seconds);
+  EXPECT_THAT(FormatProposal(*proposal), HasSubstr("% more seconds and "));
+}
+
+TEST(ProposePhases, ItsLinesAreThePhasesAndSayWhatIsAssumed) {
+  const JobSpec job = JobOf("gpt2");
+  const auto proposal = ProposePhases(job, 0, OnTwoMachines);
+  ASSERT_TRUE(proposal.ok()) << proposal.status().message();
+  const std::string text = FormatProposal(*proposal);
+  EXPECT_THAT(text, AllOf(HasSubstr("#   phase 5 of 5: "), HasSubstr("#   all: "),
+                          HasSubstr("#   from scratch: "), HasSubstr("% fewer seconds and "),
+                          HasSubstr("# 3 levels: "), HasSubstr("no model of the loss")));
+  const Result<Document> lines = ParseYaml(text, "lines");
+  ASSERT_TRUE(lines.ok()) << text;
   Json json = ToJson(job);
   json.merge_patch(lines->value);
   const Result<JobSpec> read = FromJson<JobSpec>(json);
   ASSERT_TRUE(read.ok()) << read.status().message();
-  EXPECT_EQ(read->phases, *phases);
+  EXPECT_EQ(read->phases, proposal->phases);
 }
 
-TEST(ProposePhases, WhatCannotBeHalvedOrSharedSaysSo) {
-  JobSpec odd = SmallGpt2();
+TEST(ProposePhases, WhatCannotBeHalvedOrPaidIsRefused) {
+  JobSpec odd = JobOf("gpt2");
   odd.model.layers = 5;
-  EXPECT_THAT(ProposeVCycle(odd).status().message(), HasSubstr("halves model.layers, which is 5"));
-  JobSpec few = SmallGpt2();
-  few.schedule.warmup_steps = 0;
+  EXPECT_THAT(ProposePhases(odd, 0, OnTwoMachines).status().message(),
+              HasSubstr("2 levels divides model.layers by 2, and it is 5"));
+  JobSpec few = JobOf("gpt2");
   few.train.steps = 3;
-  EXPECT_THAT(ProposeVCycle(few).status().message(), HasSubstr("leaves no step"));
-  JobSpec phased = SmallGpt2();
+  EXPECT_THAT(ProposePhases(few, 0, OnTwoMachines).status().message(),
+              HasSubstr("has no step of phase 1 of 3"));
+  EXPECT_THAT(ProposePhases(JobOf("gpt2"), 1, OnTwoMachines).status().message(),
+              AllOf(HasSubstr("before any step"), HasSubstr("the budget is 1")));
+  JobSpec phased = JobOf("gpt2");
   phased.phases.resize(2);
-  EXPECT_EQ(ProposeVCycle(phased).status().code(), StatusCode::kInvalid);
+  EXPECT_EQ(ProposePhases(phased, 0, OnTwoMachines).status().code(), StatusCode::kInvalid);
 }
 
 }  // namespace
