@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <ostream>
 #include <set>
 #include <string>
 #include <string_view>
@@ -30,6 +31,9 @@ struct GrowthRow {
   const char* families;
   bool trained = false;  ///< Ranks train on, from the checkpoint after growth.
 };
+void PrintTo(const GrowthRow& row, std::ostream* out) {
+  *out << row.growth;
+}
 constexpr GrowthRow kGrowthRows[] = {
     {"fpi", "fpi", "glbvgl glg", true},
     {"decoalesce_mixed", "decoalesce", "lbvglb lgl", true},

@@ -26,6 +26,18 @@ TEST_F(PhasesTest, RanksRaiseMasksTogether) {
   }
 }
 
+TEST_F(PhasesTest, RanksMixTheirPartsOfTheLargerModelIn) {
+  JobSpec job = OfFourBlocks(Job({Phase(2), Phase(3, "coalesce"), Phase(2, "decoalesce")}));
+  job.phases[1].layers = 2;
+  job.phases[1].width = 32;
+  job.phases[2].growth.alpha = 0.5;
+  ASSERT_TRUE(Run("one", job).ok());
+  for (const char* name : {"zero-3", "tensor", "pipeline"}) {
+    SCOPED_TRACE(name);
+    CompareSpread(job, "one", name, SpreadOf(name), SpreadOf(name));
+  }
+}
+
 TEST_F(PhasesTest, RanksGrowTheirPartsFromThoseOfOtherBlocks) {
   for (const char* method : {"aki", "sparkling", "stack"}) {
     SCOPED_TRACE(method);
@@ -66,6 +78,7 @@ TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
   constexpr Meshes kMeshes[] = {{"zero-3", "data"},
                                 {"tensor", "zero-3"},
                                 {"pipeline", "tensor"},
+                                {"zero-1", "zero-2"},
                                 {"tensor-zero-1", "zero-1"}};
   for (const char* method : {"fpi", "decoalesce"}) {
     // From two heads and two blocks, so that its ranks have parts of the small model.

@@ -217,7 +217,7 @@ class PhasesTest : public testing::Test {
     return plan;
   }
 
-  /// An attempt at run `name` of `job`, for one rank of any number.
+  /// An attempt at run `name` of `job`, which has no plan yet.
   AttemptSpec AttemptAt(const std::string& name, const JobSpec& job) const {
     AttemptSpec whole;
     whole.job_id = name;
