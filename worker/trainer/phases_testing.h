@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string>
@@ -53,6 +54,8 @@ inline std::string RepeatedWords() {
   for (int i = 0; i < 4000; ++i) text += words[random.Below(6)];
   return text;
 }
+
+using PlanChange = std::function<void(Plan&)>;
 
 /// A way to spread a phase over ranks and memory.
 struct Spread {
