@@ -182,7 +182,7 @@ TEST_P(GrowthOnMeshes, RanksGrowWhatOneRankGrows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, GrowthOnMeshes, testing::ValuesIn(kGrowthRows),
-                         [](const auto& info) { return std::string(info.param.growth); });
+                         [](const auto& row) { return std::string(row.param.growth); });
 
 TEST(GrowthMeshesTable, HasEachFamilyAndEachMethodOnEachSpread) {
   std::set<std::string_view> spreads, methods = {"ligo"};  // data-parallel ranks alone learn it
