@@ -1,8 +1,7 @@
 // Phases on several ranks: each grows its part from the parts of the ranks before.
-#include <algorithm>
-#include <iterator>
+#include <cstddef>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -10,19 +9,6 @@
 
 namespace weft::trainer {
 namespace {
-
-PlanChange Zero(int64_t stage) {
-  return [stage](Plan& plan) {
-    plan.micro_batch = 2;
-    plan.mesh.data = 2;
-    plan.zero_stage = stage;
-  };
-}
-
-const Spread& SpreadOf(std::string_view name) {
-  return *std::find_if(std::begin(kSpreads), std::end(kSpreads),
-                       [&](const Spread& spread) { return spread.name == name; });
-}
 
 /// The network of `job` with parts for several ranks: four heads and blocks, and two of each where
 /// a phase has half the sizes.
@@ -32,32 +18,11 @@ JobSpec OfFourBlocks(JobSpec job) {
   return job;
 }
 
-TEST_F(PhasesTest, RanksThatShareParametersGrowTheirParts) {
-  JobSpec job = Job({Phase(4), Phase(3, "decoalesce")});
-  job.phases[0].layers = 1;
-  job.phases[0].width = 16;
-  job.phases[1].growth.alpha = 1;
-  CompareWithTwoRanks(job, Zero(3));
-}
-
-TEST_F(PhasesTest, RanksThatShareStateOrMatricesGrowTheirPartsOfThem) {
-  for (const int64_t stage : {1, 2, 3}) {
-    SCOPED_TRACE(stage);
-    CompareWithTwoRanks(Masked(), Zero(stage));
-  }
-  CompareWithTwoRanks(Masked(), [](Plan& plan) { plan.mesh.tensor = 2; });
-  CompareWithTwoRanks(Masked(), [](Plan& plan) {
-    plan.mesh.pipeline = 2;
-    plan.stage_blocks = {1, 1};
-    plan.micro_batch = 2;
-    plan.accumulation_steps = 2;
-  });
-  for (const char* name : {"recomputed", "offloaded"}) {
+TEST_F(PhasesTest, RanksRaiseMasksTogether) {
+  for (const char* name :
+       {"zero-1", "zero-2", "zero-3", "tensor", "pipeline", "recomputed", "offloaded"}) {
     SCOPED_TRACE(name);
-    CompareWithTwoRanks(Masked(), [name](Plan& plan) {
-      SpreadOf(name).set(plan);
-      plan.micro_batch = 2;
-    });
+    CompareLast(Masked(), SpreadOf(name));
   }
 }
 
@@ -98,31 +63,11 @@ TEST_F(PhasesTest, RanksLearnAGrowthTogether) {
   job.phases[0].width = 16;
   job.phases[1].growth.fit_steps = 6;
   ASSERT_TRUE(Run("one", job).ok());
-  RunLastOnTwoRanks("one", job, "shared", Zero(0));
+  RunLast("one", job, "shared", SpreadOf("data"));
   const RunSummary shared = Summary("shared"), one = Summary("one");
   EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-4);
   EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
   EXPECT_EQ(shared.training_flops, one.training_flops);
-}
-
-TEST_F(PhasesTest, RanksOfAnyMeshGrowTheirPartsFromThoseOfAnother) {
-  // From half the width and one block, with and without the optimizer's state; with a head for each
-  // tensor-parallel rank.
-  for (const char* method : {"fpi", "decoalesce"}) {
-    JobSpec job = Job({Phase(4), Phase(3, method)});
-    job.phases[0].layers = 1;
-    job.phases[0].width = 16;
-    job.phases[1].growth.alpha = 1;
-    job.phases[1].growth.optimizer_state = "kept";
-    const std::string one = std::string("one-") + method;
-    ASSERT_TRUE(Run(one, job).ok());
-    for (const Spread& spread : kSpreads) {
-      SCOPED_TRACE(std::string(method) + " on " + spread.name);
-      // The small model has one head and block: its ranks shard the optimizer's state alone.
-      CompareSpread(job, one, std::string(spread.name) + "-" + method, SpreadOf("zero-1"), spread);
-    }
-    EXPECT_EQ(Manifest(one).updates, 7) << "the optimizer's state was grown";
-  }
 }
 
 TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
@@ -133,6 +78,7 @@ TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
   constexpr Meshes kMeshes[] = {{"zero-3", "data"},
                                 {"tensor", "zero-3"},
                                 {"pipeline", "tensor"},
+                                {"zero-1", "zero-2"},
                                 {"tensor-zero-1", "zero-1"}};
   for (const char* method : {"fpi", "decoalesce"}) {
     // From two heads and two blocks, so that its ranks have parts of the small model.
@@ -148,6 +94,34 @@ TEST_F(PhasesTest, GrowthIsFromWhatRanksOfAnyMeshHaveSaved) {
       SCOPED_TRACE(std::string(method) + " from " + meshes.first + " to " + meshes.last);
       CompareSpread(job, one, std::string(meshes.first) + "-first-" + method,
                     SpreadOf(meshes.first), SpreadOf(meshes.last));
+    }
+  }
+}
+
+TEST_F(PhasesTest, RanksThatWereStoppedAfterGrowthGoOnBitForBit) {
+  // A llama whose heads share keys and values, and a deeper and wider one.
+  JobSpec job = VCycleOf("llama");
+  job.phases = {Phase(2), Phase(4, "fpi")};
+  job.phases[0].layers = 1;
+  job.phases[0].width = 16;
+  RunRanks("one", job, 0, kOneRank);
+  for (const std::string name : {"tensor", "zero-3"}) {
+    SCOPED_TRACE(name);
+    const Spread& spread = SpreadOf(name);
+    const std::string stopped = name + "-stopped";
+    RunLast("one", job, name, spread);
+    RunLast("one", job, stopped, spread, 2);
+    EXPECT_EQ(Manifest(stopped).step, 2);
+    EXPECT_FALSE(Env::Posix().FileExists(Folder(stopped) + "/summary.json"));
+    RunLast("one", job, stopped, spread);
+    EXPECT_EQ(Summary(stopped).resumed_from_step, 2);
+    EXPECT_EQ(Read(stopped + "/loss.jsonl"), Read(name + "/loss.jsonl"));
+    const engine::CheckpointManifest whole = Manifest(name), end = Manifest(stopped);
+    EXPECT_EQ(end.step, 4);
+    EXPECT_EQ(end.updates, 6) << "the optimizer's state was grown";
+    ASSERT_EQ(end.files.size(), 2u) << "each rank has a part";
+    for (size_t i = 0; i < end.files.size(); ++i) {
+      EXPECT_EQ(end.files[i].xxh3_128, whole.files[i].xxh3_128) << end.files[i].name;
     }
   }
 }

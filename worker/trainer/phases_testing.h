@@ -4,16 +4,22 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
+#include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "common/model/model_sizes.h"
 #include "common/rng.h"
 #include "common/spec/batch_schedule.h"
 #include "common/spec/phases.h"
+#include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/tensor_files.h"
@@ -65,6 +71,11 @@ constexpr Spread kSpreads[] = {
        plan.mesh.data = 2;
        plan.zero_stage = 1;
      }},
+    {"zero-2",
+     [](Plan& plan) {
+       plan.mesh.data = 2;
+       plan.zero_stage = 2;
+     }},
     {"zero-3",
      [](Plan& plan) {
        plan.mesh.data = 2;
@@ -72,7 +83,7 @@ constexpr Spread kSpreads[] = {
      }},
     {"tensor", [](Plan& plan) { plan.mesh.tensor = 2; }},
     {"pipeline",
-     // RunRanks says which blocks the stages have.
+     // PlanOn says which blocks the stages have.
      [](Plan& plan) { plan.mesh.pipeline = 2; }},
     {"tensor-zero-1",
      [](Plan& plan) {
@@ -91,6 +102,14 @@ constexpr Spread kSpreads[] = {
        plan.offload_optimizer = plan.offload_parameters = plan.offload_activations = "host";
      }},
 };
+
+constexpr Spread kOneRank = {"one rank", [](Plan&) {}};
+
+/// The spread of this name, which is one of kSpreads.
+inline const Spread& SpreadOf(std::string_view name) {
+  return *std::find_if(std::begin(kSpreads), std::end(kSpreads),
+                       [&](const Spread& spread) { return spread.name == name; });
+}
 
 class PhasesTest : public testing::Test {
  protected:
@@ -191,62 +210,19 @@ class PhasesTest : public testing::Test {
     return outcome;
   }
 
-  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on two
-  /// ranks, with a plan that `change` makes of that of one.
-  void RunLastOnTwoRanks(const std::string& from, const JobSpec& job, const std::string& to,
-                         const PlanChange& change) {
-    AttemptSpec whole;
-    whole.job_id = to;
-    whole.epoch = 1;
-    whole.host = "127.0.0.1";
-    whole.run_dir = Folder(from);
-    whole.cache_dir = root_ + "/cache";
-    whole.job = job;
-    engine::HashStore store;
-    std::vector<std::thread> ranks;
-    for (int64_t rank = 0; rank < 2; ++rank) {
-      ranks.emplace_back([&, rank] {
-        AttemptSpec attempt = AttemptOfPhase(whole, PhaseCount(job) - 1);
-        attempt.run_dir = Folder(to);
-        attempt.rank = rank;
-        attempt.world_size = 2;
-        attempt.plan = engine::TinyPlan("fp32");
-        change(attempt.plan);
-        Listener listener(1000);
-        const auto outcome = RunAttempt(Env::Posix(), attempt, listener, store);
-        EXPECT_TRUE(outcome.ok()) << outcome.status().message();
-      });
+  /// A plan for `job`, that of a phase, on the ranks of a spread.
+  static Plan PlanOn(const Spread& spread, const JobSpec& job) {
+    Plan plan = engine::TinyPlan("fp32", 2);
+    spread.set(plan);
+    if (const int64_t stages = plan.mesh.pipeline; stages > 1) {
+      plan.stage_blocks.assign(static_cast<size_t>(stages), job.model.layers / stages);
     }
-    for (std::thread& rank : ranks) rank.join();
+    plan.accumulation_steps = job.train.global_batch / (2 * plan.mesh.data);
+    return plan;
   }
-  /// One phase on ranks that are threads.
-  static void RunRanks(const AttemptSpec& whole, size_t phase, const Spread& spread) {
-    AttemptSpec one = whole;
-    one.plan = engine::TinyPlan("fp32", 2);
-    spread.set(one.plan);
-    if (const int64_t stages = one.plan.mesh.pipeline; stages > 1) {
-      const int64_t blocks = JobOfPhase(whole.job, phase).model.layers;
-      one.plan.stage_blocks.assign(static_cast<size_t>(stages), blocks / stages);
-    }
-    one.plan.accumulation_steps = whole.job.train.global_batch / (2 * one.plan.mesh.data);
-    one.world_size = RankCount(one.plan.mesh);
-    engine::HashStore store;
-    std::vector<std::thread> ranks;
-    for (int64_t rank = 0; rank < one.world_size; ++rank) {
-      ranks.emplace_back([&, rank] {
-        AttemptSpec attempt = one;
-        attempt.rank = rank;
-        Listener listener(1000);
-        const auto outcome = RunPhase(Env::Posix(), attempt, phase, listener, store);
-        EXPECT_TRUE(outcome.ok()) << "rank " << rank << ": " << outcome.status().message();
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
-  }
-  /// Runs a job as run `name`, its last phase spread over ranks in one way and those before it in
-  /// another, and compares it with run `one` of one rank.
-  void CompareSpread(const JobSpec& job, const std::string& one, const std::string& name,
-                     const Spread& first, const Spread& last) const {
+
+  /// An attempt at run `name` of `job`, which has no plan yet.
+  AttemptSpec AttemptAt(const std::string& name, const JobSpec& job) const {
     AttemptSpec whole;
     whole.job_id = name;
     whole.epoch = 1;
@@ -254,25 +230,158 @@ class PhasesTest : public testing::Test {
     whole.run_dir = Folder(name);
     whole.cache_dir = root_ + "/cache";
     whole.job = job;
+    return whole;
+  }
+
+  /// Calls run(attempt, store) for each rank of `whole`, in a thread of its own.
+  template <class RunRank>
+  static void RunInThreads(const AttemptSpec& whole, RunRank&& run) {
+    engine::HashStore store;
+    std::vector<std::thread> ranks;
+    for (int64_t rank = 0; rank < whole.world_size; ++rank) {
+      ranks.emplace_back([&, rank] {
+        AttemptSpec attempt = whole;
+        attempt.rank = rank;
+        const Result<AttemptOutcome> outcome = run(attempt, store);
+        EXPECT_TRUE(outcome.ok()) << "rank " << rank << ": " << outcome.status().message();
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+
+  /// Runs one phase of run `name` of `job` on the ranks of a spread.
+  void RunRanks(const std::string& name, const JobSpec& job, size_t phase,
+                const Spread& spread) const {
+    AttemptSpec whole = AttemptAt(name, job);
+    whole.plan = PlanOn(spread, JobOfPhase(job, phase));
+    whole.world_size = RankCount(whole.plan.mesh);
+    RunInThreads(whole, [phase](const AttemptSpec& attempt, engine::Store& store) {
+      Listener listener(1000);
+      return RunPhase(Env::Posix(), attempt, phase, listener, store);
+    });
+  }
+
+  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on the
+  /// ranks of a spread, for at most `steps` steps, or goes on.
+  void RunLast(const std::string& from, const JobSpec& job, const std::string& to,
+               const Spread& spread, int64_t steps = 1000) const {
+    const size_t last = PhaseCount(job) - 1;
+    AttemptSpec whole = AttemptOfPhase(AttemptAt(from, job), last);
+    whole.job_id = to;
+    whole.run_dir = Folder(to);
+    whole.plan = PlanOn(spread, whole.job);
+    whole.world_size = RankCount(whole.plan.mesh);
+    const Status goes = CheckPhaseCompatibility(job, last, JobAsPlanned(whole.job, whole.plan));
+    EXPECT_TRUE(goes.ok()) << goes.message();
+    RunInThreads(whole, [steps](const AttemptSpec& attempt, engine::Store& store) {
+      Listener listener(steps);
+      return RunAttempt(Env::Posix(), attempt, listener, store);
+    });
+  }
+
+  /// Compares the newest checkpoint of run `run` with that of the same step of run `one`, which is
+  /// of one rank: the whole state of the training and nothing else, number by number.
+  void CompareStates(const std::string& run, const std::string& one, double tolerance) const {
+    const engine::CheckpointManifest manifest = Manifest(run);
+    const std::string folder = engine::CheckpointPath(Folder(one), manifest.step);
+    const auto truth = engine::ReadManifest(Env::Posix(), folder);
+    ASSERT_TRUE(truth.ok()) << truth.status().message();
+    EXPECT_EQ(manifest.updates, truth->updates);
+    EXPECT_EQ(manifest.data_offset, truth->data_offset);
+    const auto file =
+        SafetensorsFile::Open(Env::Posix(), folder + "/state-00000-of-00001.safetensors");
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    std::map<std::string, std::vector<float>> expected, found;
+    std::vector<engine::NamedTensor> targets;
+    for (const SafetensorsView& tensor : file->tensors()) {
+      ASSERT_EQ(tensor.type, SafetensorsType::kF32) << tensor.name;
+      Shape shape;
+      for (const uint64_t size : tensor.shape) {
+        shape.dims[shape.rank++] = static_cast<int64_t>(size);
+      }
+      const auto count = static_cast<size_t>(shape.Elements());
+      expected[tensor.name].resize(count);
+      std::memcpy(expected[tensor.name].data(), tensor.bytes.data(), tensor.bytes.size());
+      found[tensor.name].resize(count);
+      targets.push_back({tensor.name, {found[tensor.name].data(), DType::kF32, shape}});
+    }
+    const Status loaded = engine::LoadTensors(
+        Env::Posix(), engine::CheckpointPath(Folder(run), manifest.step), manifest, targets);
+    ASSERT_TRUE(loaded.ok()) << loaded.message();
+    for (const auto& [name, values] : expected) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double difference = std::abs(static_cast<double>(values[i]) - found[name][i]);
+        ASSERT_LE(difference, tolerance) << name << ", number " << i << " of " << values.size();
+      }
+    }
+  }
+
+  /// Compares what the last phase of `job` is grown to from the phases of run `from`: by the ranks
+  /// of a spread, as run `name`, and by one rank. A checkpoint after one step has it: weights move
+  /// by at most some 1e-20, first moments are beta1 of themselves with gradients below 1e-20, and
+  /// second ones beta2 of themselves. So numbers above 1e-11 have the same bits.
+  void CompareGrownStates(const std::string& from, const JobSpec& job, const std::string& name,
+                          const Spread& spread) const {
+    JobSpec unmoved = job;
+    unmoved.phases.back().learning_rate = unmoved.train.gradient_clip_norm = 1e-20;
+    const std::string one = OneRankOf(from);
+    if (!Env::Posix().FileExists(Folder(one) + "/loss.jsonl")) {
+      RunLast(from, unmoved, one, kOneRank, 1);
+    }
+    RunLast(from, unmoved, name, spread, 1);
+    EXPECT_EQ(Manifest(name).step, 1);
+    CompareStates(name, one, 1e-18);
+  }
+
+  /// Has the runs of CompareGrownStates go on from their checkpoints, as `job` says, and compares
+  /// their losses.
+  void CompareGrownTrainings(const std::string& from, const JobSpec& job, const std::string& name,
+                             const Spread& spread) const {
+    const std::string one = OneRankOf(from);
+    if (!Env::Posix().FileExists(Folder(one) + "/summary.json")) RunLast(from, job, one, kOneRank);
+    RunLast(from, job, name, spread);
+    const RunSummary shared = Summary(name), expected = Summary(one);
+    EXPECT_EQ(shared.resumed_from_step, 1);
+    EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-5);
+    EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-4);
+    EXPECT_EQ(Manifest(name).updates, Manifest(one).updates);
+  }
+  static std::string OneRankOf(const std::string& from) { return from + "-on-one"; }
+
+  /// Runs a job as run `name`, its last phase on the ranks of one spread and those before it on
+  /// those of another, and compares it with run `one` of one rank; and what these phases grow to
+  /// with what one rank makes of them.
+  void CompareSpread(const JobSpec& job, const std::string& one, const std::string& name,
+                     const Spread& first, const Spread& last) const {
     const size_t count = PhaseCount(job);
-    for (size_t i = 0; i < count; ++i) RunRanks(whole, i, i + 1 < count ? first : last);
+    for (size_t i = 0; i < count; ++i) RunRanks(name, job, i, i + 1 < count ? first : last);
     const RunSummary shared = Summary(name), expected = Summary(one);
     EXPECT_NEAR(*shared.start_validation_loss_nats, *expected.start_validation_loss_nats, 1e-4);
     EXPECT_NEAR(*shared.validation_loss_nats, *expected.validation_loss_nats, 1e-3);
     ASSERT_EQ(shared.phases.size(), count);
     for (size_t i = 0; i < count; ++i) EXPECT_EQ(shared.phases[i].steps, job.phases[i].steps);
     EXPECT_EQ(Manifest(name).updates, Manifest(one).updates) << "of the optimizer's state";
+    CompareGrownStates(name, job, name + "-grown", last);
   }
-  /// Runs the last of two phases on two ranks, with a plan that `change` makes of that of one, and
-  /// compares it with one rank.
-  void CompareWithTwoRanks(const JobSpec& job, const PlanChange& change) {
+  /// Runs the last of two phases on the ranks of a spread and compares it with one rank.
+  void CompareLast(const JobSpec& job, const Spread& spread) {
     ASSERT_TRUE(Run("one", job).ok());
-    RunLastOnTwoRanks("one", job, "shared", change);
+    RunLast("one", job, "shared", spread);
     const RunSummary shared = Summary("shared"), one = Summary("one");
     EXPECT_EQ(Manifest("shared").updates, Manifest("one").updates);
     EXPECT_NEAR(*shared.start_validation_loss_nats, *one.start_validation_loss_nats, 1e-5);
     EXPECT_NEAR(*shared.validation_loss_nats, *one.validation_loss_nats, 1e-4);
     EXPECT_TRUE(Env::Posix().RemoveTree(Folder("shared")).ok());
+  }
+
+  /// The validation loss of the random weights that the network of a job begins with without
+  /// growth.
+  double FreshLoss(const std::string& name, const JobSpec& job) {
+    JobSpec fresh = JobOfPhase(job, PhaseCount(job) - 1);
+    fresh.train.steps = 1;
+    fresh.optimizer.learning_rate = 1e-12;
+    EXPECT_TRUE(Run(name, fresh).ok());
+    return *Summary(name).validation_loss_nats;
   }
 
   std::string Folder(const std::string& run) const { return root_ + "/" + run; }

@@ -315,9 +315,10 @@ struct Moments {
 };
 
 /// What `optimizer` makes of the numbers of a network in its eleventh update, which has gradients
-/// of zero and no decay.
+/// of zero.
 TensorsByName UpdatedWithoutGradients(const ModelSpec& model, const TensorsByName& tensors,
-                                      const std::string& optimizer, const Moments& moments) {
+                                      const std::string& optimizer, const Moments& moments,
+                                      double weight_decay = 0) {
   ModelOptions options;
   options.precision = &kFp32Precision;
   TinyRun run(model, options);
@@ -325,7 +326,7 @@ TensorsByName UpdatedWithoutGradients(const ModelSpec& model, const TensorsByNam
   ParameterSet& parameters = run.model->parameters();
   OptimizerSpec spec;
   spec.name = optimizer;
-  spec.weight_decay = 0;
+  spec.weight_decay = weight_decay;
   const auto rule = NewOptimizer(run.context, spec, &parameters, DType::kF32);
   WEFT_CHECK(rule.ok(), rule.status().message());
   for (const NamedTensor& state : (*rule)->StateTensors()) {
@@ -356,7 +357,7 @@ TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatIsNewAsItIs) {
   for (auto& [name, values] : moments.second) {
     for (double& value : values) value = value * value + 0.01;
   }
-  for (const char* optimizer : {"adamw", "lion", "sgd"}) {
+  for (const char* optimizer : {"adamw", "lion", "sgd", "lars"}) {
     TensorsByName moves = UpdatedWithoutGradients(before, tensors, optimizer, moments);
     for (auto& [name, values] : moves) {
       for (size_t i = 0; i < values.size(); ++i) values[i] -= tensors.at(name)[i];
@@ -384,6 +385,15 @@ TEST(MaskedGrowth, AStepWithoutGradientsLeavesWhatIsNewAsItIs) {
         }
       }
       EXPECT_GT(changed, 0);
+      // Decay shrinks matrices, old and new numbers alike, and does nothing else.
+      const TensorsByName decayed = UpdatedWithoutGradients(now, grown, optimizer, kept, 0.1);
+      for (const ParameterInfo& parameter : ParametersOf(now)) {
+        const double share = parameter.shape.size() > 1 ? 0.01 * 0.1 : 0;
+        const std::vector<double>&start = grown.at(parameter.name), &end = after.at(parameter.name);
+        for (size_t i = 0; i < start.size(); ++i) {
+          ASSERT_NEAR(decayed.at(parameter.name)[i], end[i] - share * start[i], 1e-6) << i;
+        }
+      }
     }
   }
 }
@@ -423,7 +433,7 @@ TEST(MaskedGrowth, AStepWithoutGradientsMovesCopiesAsItWouldHaveMovedTheirOrigin
     const Moments kept{grown_state(moments.first, GrownNumbers::kGradients),
                        grown_state(moments.second, GrownNumbers::kSquaredGradients)};
     const TensorsByName shares = grown_state(ones, GrownNumbers::kGradients);
-    for (const char* optimizer : {"adam", "adamw", "lion", "sgd"}) {
+    for (const char* optimizer : {"adam", "adamw", "lion", "sgd", "lars"}) {
       SCOPED_TRACE(std::string(optimizer) + ", " + each.growth.method + " " +
                    each.growth.new_blocks);
       TensorsByName moves = UpdatedWithoutGradients(before, tensors, optimizer, moments);
@@ -432,7 +442,7 @@ TEST(MaskedGrowth, AStepWithoutGradientsMovesCopiesAsItWouldHaveMovedTheirOrigin
       }
       const TensorsByName shared = grown_state(moves, GrownNumbers::kGradients);
       const TensorsByName after = UpdatedWithoutGradients(each.now, grown, optimizer, kept);
-      const bool linear = optimizer == std::string("sgd");
+      const bool linear = optimizer == std::string("sgd") || optimizer == std::string("lars");
       for (const auto& [name, values] : grown) {
         const std::vector<double>&end = after.at(name), &all = shared.at(name),
               &share = shares.at(name);
