@@ -13,6 +13,7 @@ struct GrowthStart {
   std::string run_dir;
   std::string larger_run_dir;
   GrowthSpec growth;
+  int64_t search_steps = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -22,6 +23,12 @@ struct GrowthStart {
                 "Folder of the phase whose weights decoalesce mixes in; empty: none are."),
           self.larger_run_dir);
     visit(Field("growth", "How they are made."), self.growth);
+    visit(Field("search_steps",
+                "Where run_dir is that of the search of this phase, the steps of the search; 0: it "
+                "is that of another phase, all of whose steps count.")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.search_steps);
   }
 };
 

@@ -77,6 +77,16 @@ Status CheckGrowthAround(const JobSpec& job, size_t phase) {
   if (MaskedGrowthOf(JobOfPhase(job, phase))) {
     return refuse("growth.method msg", "masks are for one number of layers");
   }
+  if (!search.layers.empty()) {
+    // Their patterns are those of the largest choice.
+    for (const bool of_next : {false, true}) {
+      if (!job.phases[of_next ? phase + 1 : phase].growth.freeze_old) continue;
+      return refuse(
+          std::string("growth.freeze_old of the ") + (of_next ? "next" : "same") + " phase",
+          "which blocks are old follows from the layers that are chosen; hint: choose "
+          "from image_sizes alone, or leave freeze_old out");
+    }
+  }
   const std::string& next = job.phases[phase + 1].growth.method;
   const bool same_layers = next == "none" || next == "sparkling" || next == "msg";
   if (same_layers && !search.layers.empty()) {

@@ -187,6 +187,21 @@ TEST(PhaseSearch, RefusesSizesThatOtherPhasesKnow) {
                 j.phases[1].growth.ramp_steps = 10;
               }),
               HasSubstr("phases[1].search.steps does not go with growth.method msg, because"));
+  EXPECT_THAT(Error([](JobSpec& j) { j.phases[1].growth.freeze_old = true; }),
+              HasSubstr("phases[0].search.steps does not go with growth.freeze_old of the next"));
+  EXPECT_THAT(Error([](JobSpec& j) {
+                j.phases.insert(j.phases.begin(), j.phases[0]);
+                j.phases[0].layers = 1;
+                j.phases[0].search = {};
+                j.phases[1].growth.method = "stack";
+                j.phases[1].growth.freeze_old = true;
+              }),
+              HasSubstr("phases[1].search.steps does not go with growth.freeze_old of the same"));
+  JobSpec images = ImageSearch();
+  images.phases[0].search.layers.clear();
+  images.phases[0].search.image_sizes = {8, 16, 32};
+  images.phases[1].growth.freeze_old = true;
+  EXPECT_TRUE(ValidateJob(images).ok()) << "blocks are known; " << ValidateJob(images).message();
   EXPECT_THAT(Error([](JobSpec& j) {
                 j.phases[1].growth.method = "decoalesce";
                 j.phases[1].growth.alpha = 1;

@@ -166,7 +166,8 @@ Status Attempt::EvaluateGrown() {
     if (loss_before_) text << ", after " << *loss_before_ << " at the end of the phase before";
     Event("info", text.str());
   }
-  return SaveGrowthLosses(env_, spec_.run_dir, {loss_before_, start_validation_loss_, fit_flops_});
+  return SaveGrowthLosses(env_, spec_.run_dir,
+                          {loss_before_, start_validation_loss_, fit_flops_, spec_.start.growth});
 }
 
 void Attempt::LogMemory() {

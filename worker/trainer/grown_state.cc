@@ -35,24 +35,41 @@ std::string LossesPath(const std::string& run_dir) {
   return JoinPath(run_dir, "growth.json");
 }
 
-/// The end of an earlier phase. Its tensors are read one at a time, so that no rank has the whole
-/// model in memory.
+/// The end of an earlier phase, or of the search of this one. Its tensors are read one at a time,
+/// so that no rank has the whole model in memory.
 struct EndedPhase {
-  std::string folder;  ///< Of its newest checkpoint.
+  std::string folder;  ///< Of its last checkpoint.
   CheckpointManifest manifest;
   TrainedTensors weights;
   std::map<std::string, Shape> shapes;  ///< Of its parameters.
 };
 
-Result<EndedPhase> LoadPhase(Env& env, const std::string& run_dir,
+/// The error where the last checkpoint of a phase cannot be read. `complete`: name of the file that
+/// says that nothing of it is left to train.
+Status NotTheEnd(const std::string& run_dir, const engine::LatestSearch& search,
+                 const std::string& complete) {
+  std::string text = "the phase in " + run_dir + " has no sound checkpoint of its last step";
+  if (search.latest) text += ", the newest is " + search.latest->path;
+  if (!search.rejected.empty()) {
+    const std::string& damage = search.rejected.front().message();
+    // What that hints at is for a phase that still trains.
+    text += " (" + damage.substr(0, damage.find("; hint:")) + ")";
+  }
+  return InvalidError(text + "; hint: put its files back, or delete " +
+                      JoinPath(run_dir, complete) +
+                      " and `weft train` trains the missing steps again, or submit a new job");
+}
+
+/// Reads what a phase that is complete came to: never an older checkpoint, of weights that are
+/// trained in part. `search_steps`: as in GrowthStart.
+Result<EndedPhase> LoadPhase(Env& env, const std::string& run_dir, int64_t search_steps = 0,
                              TrainedAs which = TrainedAs::kResult) {
   WEFT_ASSIGN_OR_RETURN(engine::LatestSearch search, engine::LatestVerified(env, run_dir));
-  if (!search.latest) {
-    return InvalidError("the phase in " + run_dir +
-                        " has no sound checkpoint to grow from; hint: delete the folder, and the "
-                        "job trains this phase again");
-  }
+  const char* const complete = search_steps > 0 ? "search.json" : "summary.json";
+  if (!search.latest) return NotTheEnd(run_dir, search, complete);
   engine::LatestCheckpoint& latest = *search.latest;
+  const int64_t last = search_steps > 0 ? search_steps : latest.manifest.job.train.steps;
+  if (latest.manifest.step < last) return NotTheEnd(run_dir, search, complete);
   WEFT_ASSIGN_OR_RETURN(TrainedTensors weights,
                         TrainedTensors::Open(env, latest.path, latest.manifest, which));
   EndedPhase phase{std::move(latest.path), std::move(latest.manifest), std::move(weights), {}};
@@ -248,9 +265,9 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
                              engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
   const bool from_averages = growth.new_blocks == "averaged";
-  WEFT_ASSIGN_OR_RETURN(
-      const EndedPhase before,
-      LoadPhase(env, spec.start.run_dir, from_averages ? TrainedAs::kLast : TrainedAs::kResult));
+  WEFT_ASSIGN_OR_RETURN(const EndedPhase before,
+                        LoadPhase(env, spec.start.run_dir, spec.start.search_steps,
+                                  from_averages ? TrainedAs::kLast : TrainedAs::kResult));
   WEFT_RETURN_IF_ERROR(CheckNetwork(before, model.spec()));
   std::optional<EndedPhase> larger, averages;
   if (from_averages) {
@@ -260,7 +277,8 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     WEFT_ASSIGN_OR_RETURN(larger, LoadPhase(env, spec.start.larger_run_dir));
     WEFT_RETURN_IF_ERROR(CheckNetwork(*larger, model.spec()));
   }
-  const engine::GrowthOperator grow(before.manifest.job.model, model.spec(), growth);
+  const engine::GrowthOperator grow(before.manifest.job.model, model.spec(), growth,
+                                    larger ? &larger->manifest.job.model : nullptr);
   const auto old = [&](engine::GrownFrom from,
                        const std::string& name) -> Result<std::vector<double>> {
     const EndedPhase* phase = &before;

@@ -13,11 +13,13 @@
 
 namespace weft::trainer {
 
-/// The loss on both sides of a growth, and what that took: `<run_dir>/growth.json`.
+/// The loss on both sides of a growth, how it was made, and what that took:
+/// `<run_dir>/growth.json`.
 struct GrowthLosses {
   std::optional<double> before_nats;
   std::optional<double> after_nats;
   double fit_flops = 0;
+  std::optional<GrowthSpec> growth;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
@@ -31,6 +33,8 @@ struct GrowthLosses {
                 "training_flops have, too.")
               .Unit("FLOP"),
           self.fit_flops);
+    visit(Field("growth", "How the weights were grown; absent where it was not noted."),
+          self.growth);
   }
 };
 

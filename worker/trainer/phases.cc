@@ -9,10 +9,8 @@
 #include "common/spec/phases.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
-#include "worker/engine/checkpoint/catalog.h"
-#include "worker/engine/checkpoint/manifest.h"
 #include "worker/engine/comm/prefix_store.h"
-#include "worker/trainer/grown_state.h"
+#include "worker/trainer/same_phase.h"
 #include "worker/trainer/size_search.h"
 
 namespace weft::trainer {
@@ -36,6 +34,40 @@ Result<std::optional<RunSummary>> ReadSummary(Env& env, const std::string& run_d
   return std::optional(*std::move(summary));
 }
 
+PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
+  return {title,
+          run.chosen_layers,
+          run.chosen_image_size,
+          run.steps,
+          run.parameters,
+          run.tokens,
+          run.training_flops,
+          run.seconds,
+          run.train_loss_nats,
+          run.start_validation_loss_nats,
+          run.validation_loss_nats};
+}
+
+/// What the phases before `phase` came to, each in its place. Of one whose summary is lost only the
+/// title is known.
+Result<std::vector<PhaseSummary>> EarlierPhases(Env& env, const AttemptSpec& whole, size_t phase,
+                                                Reporter& reporter) {
+  std::vector<PhaseSummary> phases;
+  for (size_t i = 0; i < phase; ++i) {
+    const std::string folder = PhaseFolder(whole.job, i, whole.run_dir);
+    const std::string title = PhaseTitle(whole.job, i);
+    WEFT_ASSIGN_OR_RETURN(const std::optional<RunSummary> before, ReadSummary(env, folder));
+    if (before) {
+      phases.push_back(SummaryOf(title, *before));
+      continue;
+    }
+    phases.emplace_back().phase = title;
+    reporter.Report(EventMessage{"warning", SummaryPath(folder) + " is missing: what " + title +
+                                                " took is left out of the summary"});
+  }
+  return phases;
+}
+
 /// Has the choice that the search of the size of a phase came to, now or before; none where it was
 /// stopped.
 Result<AttemptOutcome> Search(Env& env, const AttemptSpec& attempt, const PhaseSearchSpec& search,
@@ -53,47 +85,6 @@ Result<AttemptOutcome> Search(Env& env, const AttemptSpec& attempt, const PhaseS
         CheckSameSearch(*outcome.choice, search, attempt.job.model, first.run_dir));
   }
   return outcome;
-}
-
-/// A model without what the data say.
-Json WithoutData(ModelSpec model) {
-  model.vocab_size = model.classes = 0;
-  return ToJson(model);
-}
-
-/// Whether a phase that is complete is the one that the job has now.
-Status CheckSamePhase(Env& env, AttemptSpec attempt, const RunSummary& summary) {
-  if (summary.chosen_layers) attempt.job.model.layers = *summary.chosen_layers;
-  if (summary.chosen_image_size) attempt.job.model.image_size = *summary.chosen_image_size;
-  const Result<engine::CheckpointManifest> manifest =
-      engine::ReadManifest(env, engine::CheckpointPath(attempt.run_dir, summary.steps));
-  if (!manifest.ok()) {
-    return InvalidError(
-        "the phase in " + attempt.run_dir +
-        " is complete, and its last checkpoint cannot be read: " + manifest.status().message() +
-        "; hint: delete the folder, and the job trains this phase again");
-  }
-  const JobSpec &then = manifest->job, &now = attempt.job;
-  if (WithoutData(then.model) == WithoutData(now.model) && then.train.steps == now.train.steps) {
-    return OkStatus();
-  }
-  return InvalidError("the phase in " + attempt.run_dir +
-                      " was trained with another model or number of steps than the job has now; "
-                      "hint: another --run-dir, or delete the folder and those of later phases");
-}
-
-PhaseSummary SummaryOf(const std::string& title, const RunSummary& run) {
-  return {title,
-          run.chosen_layers,
-          run.chosen_image_size,
-          run.steps,
-          run.parameters,
-          run.tokens,
-          run.training_flops,
-          run.seconds,
-          run.train_loss_nats,
-          run.start_validation_loss_nats,
-          run.validation_loss_nats};
 }
 
 }  // namespace
@@ -125,15 +116,15 @@ Result<AttemptOutcome> RunPhase(Env& env, const AttemptSpec& whole, size_t phase
     if (!searched.choice) return searched;
     attempt = AttemptAfterSearch(attempt, *searched.choice);
   }
+  // One that cannot be read is reported before the phase is trained.
+  std::vector<PhaseSummary> phases;
+  if (whole.rank == 0) {
+    WEFT_ASSIGN_OR_RETURN(phases, EarlierPhases(env, whole, phase, reporter));
+  }
   WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunAttempt(env, attempt, reporter, store));
   if (!outcome.summary || whole.rank != 0) return outcome;
-  std::vector<PhaseSummary>& phases = outcome.summary->phases;
-  for (size_t i = 0; i < phase; ++i) {
-    const std::string folder = PhaseFolder(whole.job, i, whole.run_dir);
-    WEFT_ASSIGN_OR_RETURN(const std::optional<RunSummary> before, ReadSummary(env, folder));
-    if (before) phases.push_back(SummaryOf(PhaseTitle(whole.job, i), *before));
-  }
   phases.push_back(SummaryOf(PhaseTitle(whole.job, phase), *outcome.summary));
+  outcome.summary->phases = std::move(phases);
   WEFT_RETURN_IF_ERROR(
       WriteFileAtomic(env, SummaryPath(attempt.run_dir), ToJson(*outcome.summary).dump(2) + "\n"));
   WEFT_RETURN_IF_ERROR(Failpoint("trainer.after_phase"));
@@ -145,15 +136,15 @@ Result<AttemptOutcome> RunPhases(Env& env, const AttemptSpec& whole, const std::
                                  engine::Store& store) {
   AttemptSpec planned = whole;
   for (size_t i = 0; i + 1 < plans.size(); ++i) {
-    const AttemptSpec attempt = AttemptOfPhase(whole, i);
+    planned.plan = plans[i];
+    const AttemptSpec attempt = AttemptOfPhase(planned, i);
     WEFT_ASSIGN_OR_RETURN(const std::optional<RunSummary> summary,
                           ReadSummary(env, attempt.run_dir));
     if (summary) {
-      WEFT_RETURN_IF_ERROR(CheckSamePhase(env, attempt, *summary));
+      WEFT_RETURN_IF_ERROR(CheckSamePhase(env, attempt, whole.job.phases[i].search, *summary));
       continue;
     }
     begin(i);
-    planned.plan = plans[i];
     WEFT_ASSIGN_OR_RETURN(AttemptOutcome outcome, RunPhase(env, planned, i, reporter, store));
     if (!outcome.summary) return outcome;
   }

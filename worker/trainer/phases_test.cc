@@ -275,6 +275,18 @@ TEST_F(PhasesTest, ImagesGrowWithTheNetwork) {
   EXPECT_TRUE(std::isfinite(*summary.phases[1].start_validation_loss_nats));
 }
 
+TEST_F(PhasesTest, ALargerModelOfOtherImagesIsMixedIn) {
+  JobSpec job = VCycleOf("vit");
+  job.phases[0].image_size = job.phases[1].image_size = 6;
+  ASSERT_TRUE(Run("mixed", job).ok());
+  const RunSummary summary = Summary("mixed");
+  EXPECT_EQ(Manifest("mixed/phase-1").job.model.image_size, 6);
+  EXPECT_EQ(Manifest("mixed").job.model.image_size, 12);
+  EXPECT_EQ(summary.phases[2].tokens, 8 * 4 * (4 * 4 + 1));
+  ASSERT_TRUE(summary.phases[2].start_validation_loss_nats);
+  EXPECT_TRUE(std::isfinite(*summary.phases[2].start_validation_loss_nats));
+}
+
 TEST_F(PhasesTest, ALearnedGrowthStartsLowerThanItsCopies) {
   JobSpec copies = Job({Phase(30), Phase(4, "fpi")});
   copies.phases[0].layers = 1;
@@ -452,7 +464,7 @@ TEST_F(PhasesTest, APhaseThatWasLostOrIsOfAnotherJobSaysWhatToDo) {
   job.phases[0].steps = 3;
   Status status = Start("lost", job).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalid);
-  EXPECT_THAT(status.message(), HasSubstr("was trained with another model or number of steps"));
+  EXPECT_THAT(status.message(), HasSubstr("was trained by another job: train.steps was 2, is 3"));
   job.phases[0].steps = 2;
   ASSERT_TRUE(Env::Posix().RemoveTree(Folder("lost/phase-1/checkpoints")).ok());
   status = Start("lost", job).status();

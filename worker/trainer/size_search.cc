@@ -66,6 +66,7 @@ AttemptSpec AttemptAfterSearch(const AttemptSpec& phase, const SizeChoice& choic
   if (std::ssize(policies) > choice.layers) policies.resize(static_cast<size_t>(choice.layers));
   after.start = {};
   after.start.run_dir = AttemptOfSearch(phase).run_dir;
+  after.start.search_steps = choice.steps;
   // Averages begin anew, and so the state of the optimizer does; other state is of no parameter.
   const std::string& optimizer = phase.job.optimizer.name;
   const bool moments = optimizer != "adafactor" && optimizer != "schedule_free_adamw";

@@ -309,6 +309,30 @@ TEST_F(SizeSearchTest, ARunThatIsStoppedChoosesTheSame) {
   EXPECT_THAT(other.status().message(), HasSubstr("had other steps or sizes"));
 }
 
+TEST_F(SizeSearchTest, APhaseGoesOnFromTheLastStepOfItsSearchAlone) {
+  const JobSpec job = Job();
+  ASSERT_TRUE(Run("sound", job).ok());
+  ASSERT_TRUE(Run("damaged", job).ok());
+  const std::string phase = root_ + "/damaged/phase-1", search = phase + "/search";
+  for (const std::string& folder : {phase, root_ + "/damaged"}) {
+    ASSERT_TRUE(Env::Posix().RemoveTree(folder + "/checkpoints").ok());
+    ASSERT_TRUE(Env::Posix().RemoveFile(folder + "/summary.json").ok());
+  }
+  ASSERT_TRUE(Env::Posix().FileExists(engine::CheckpointPath(search, 4)));
+  ASSERT_TRUE(
+      WriteFileAtomic(Env::Posix(), engine::CheckpointPath(search, 10) + "/manifest.json", "{}")
+          .ok());
+  const auto refused = Start("damaged", job);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalid);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr(search + " has no sound checkpoint of its last step, the newest is " +
+                        engine::CheckpointsFolder(search)));
+  EXPECT_THAT(refused.status().message(), HasSubstr("delete " + search + "/search.json and"));
+  ASSERT_TRUE(Env::Posix().RemoveFile(search + "/search.json").ok());
+  ASSERT_TRUE(Run("damaged", job).ok());
+  EXPECT_EQ(FinalState("damaged"), FinalState("sound"));
+}
+
 TEST_F(SizeSearchTest, AveragedWeightsAreCompared) {
   JobSpec job = Job();
   job.train.averaging.kind = "ema";

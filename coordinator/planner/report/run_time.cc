@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -105,14 +106,18 @@ double ReadSeconds(const ClusterProfile& cluster, const Plan& plan, double numbe
   return longest;
 }
 
-/// Numbers of the phase's model that are made from those of the one before, which are read.
+/// Numbers of the phase's model that are made from those of the one before, and of the larger model
+/// that is mixed in, which are read.
 double GrowSeconds(const JobSpec& job, size_t phase, const JobSpec& own,
                    const ClusterProfile& cluster, const Plan& plan) {
-  const double before = D(ShapeOf(JobOfPhase(job, phase - 1)).counts.Total());
+  double read = D(ShapeOf(JobOfPhase(job, phase - 1)).counts.Total());
+  if (const std::optional<size_t> mixed = MixedPhase(job, phase)) {
+    read += D(ShapeOf(JobOfPhase(job, *mixed)).counts.Total());
+  }
   const bool moments = OptimizerStateOf(job.phases[phase].growth) != "new";
   // Stages make their blocks, all other ranks whole tensors.
   const double made = D(ShapeOf(own).counts.Total()) / D(plan.mesh.pipeline);
-  return ReadSeconds(cluster, plan, kNumbersOfState * before) +
+  return ReadSeconds(cluster, plan, kNumbersOfState * read) +
          kGrownNumberSeconds * made * (moments ? kNumbersOfState : 1);
 }
 

@@ -146,6 +146,13 @@ TEST(RunTime, OfAPhaseHasTheGrowthOfItsWeights) {
       kParameters * 10e-9 / 2 + 2 * 3 * 4 * kSmallParameters / 10e9 + 3 * kParameters * 20e-9)
       << "the optimizer's state grows, too";
   EXPECT_EQ(last.growth_fit_seconds, 0);
+  job.phases[2].growth.method = "decoalesce";
+  job.phases[2].growth.alpha = 1;
+  const RunTime copied = RunTimeOf(job, 2, OneMachine(), TwoRanks(), Passes({0.03}));
+  job.phases[2].growth.alpha = 0.5;
+  const RunTime mixed = RunTimeOf(job, 2, OneMachine(), TwoRanks(), Passes({0.03}));
+  EXPECT_NEAR(mixed.weights_seconds - copied.weights_seconds, 2 * 3 * 4 * kParameters / 10e9, 1e-9)
+      << "the first phase is read, too";
   job.phases[2].growth.method = "ligo";
   const RunTime learned = RunTimeOf(job, 2, OneMachine(), TwoRanks(), Passes({0.03}));
   EXPECT_DOUBLE_EQ(learned.growth_fit_seconds,

@@ -21,6 +21,13 @@ std::vector<int64_t> PartsOf(const ModelSpec& model, const ParameterInfo& parame
   return {QueryWidth(model), KvWidth(model), KvWidth(model)};
 }
 
+/// The table of positions of images of another size. A vit's first one is that of the class.
+AxisMap ResizedPositions(const ModelSpec& from, const ModelSpec& to) {
+  AxisMap rows = AxisMap::Identity(1);
+  rows.Append(AxisMap::Resized(from.image_size / from.patch_size, to.image_size / to.patch_size));
+  return rows;
+}
+
 /// All sides but the first.
 int64_t ColumnCount(const ParameterInfo& parameter) {
   return parameter.Elements() / parameter.shape[0];
@@ -28,8 +35,9 @@ int64_t ColumnCount(const ParameterInfo& parameter) {
 
 }  // namespace
 
-GrowthOperator::GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth)
-    : from_(from), to_(to), growth_(growth) {
+GrowthOperator::GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth,
+                               const ModelSpec* larger)
+    : from_(from), to_(to), larger_(larger != nullptr ? *larger : to), growth_(growth) {
   std::map<int64_t, size_t> count;
   for (ParameterInfo& parameter : ParametersOf(from)) {
     const int64_t block = parameter.block;
@@ -98,11 +106,8 @@ bool GrowthOperator::FeedsTiedClassifier(const ParameterInfo& parameter) const {
 AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& parameter,
                                GrownNumbers numbers, RowSet set) const {
   if (parameter.role == ParameterRole::kPositionEmbedding && old.shape[0] != parameter.shape[0]) {
-    // A vit's first position is that of the class; moments reside where their parameters do.
-    AxisMap rows = AxisMap::Identity(1);
-    rows.Append(
-        AxisMap::Resized(from_.image_size / from_.patch_size, to_.image_size / to_.patch_size));
-    return rows;
+    // Moments reside where their parameters do.
+    return ResizedPositions(from_, to_);
   }
   // The table repeats its columns, as what writes into the residual stream does. Each product of
   // the two would be there several times, if the norm in between did not divide what it writes.
@@ -166,9 +171,13 @@ Result<GrownTensor> GrowthOperator::Of(const std::string& name, GrownNumbers num
   if (numbers == GrownNumbers::kValues && growth_.method == "decoalesce") {
     share = growth_.alpha;
     if (share < 1) {
-      tensor.terms.push_back({GrownFrom::kLargerModel, name, 1 - share,
-                              AxisMap::Identity(parameter.shape[0]),
-                              AxisMap::Identity(ColumnCount(parameter))});
+      // The token of the class has that role, too, and one row for images of any size.
+      const bool resized = parameter.role == ParameterRole::kPositionEmbedding &&
+                           parameter.shape[0] > 1 && larger_.image_size != to_.image_size;
+      tensor.terms.push_back(
+          {GrownFrom::kLargerModel, name, 1 - share,
+           resized ? ResizedPositions(larger_, to_) : AxisMap::Identity(parameter.shape[0]),
+           AxisMap::Identity(ColumnCount(parameter))});
     }
   }
   const GrownFrom from = source.averaged && numbers == GrownNumbers::kValues
@@ -202,11 +211,13 @@ Result<std::vector<double>> Evaluate(const GrownTensor& tensor, const OldTensors
     sum.resize(static_cast<size_t>(term.rows.size() * columns));
     for (int64_t i = 0; i < term.rows.size(); ++i) {
       double* const to = sum.data() + i * columns;
+      // A tensor with random numbers has one term, which replaces them where it has a place.
+      for (int64_t j = 0; tensor.random && !term.rows[i].empty() && j < columns; ++j) {
+        if (!term.columns[j].empty()) to[j] = 0;
+      }
       for (const AxisMap::Term& row : term.rows[i]) {
         const double* const from = values.data() + row.old * width;
         for (int64_t j = 0; j < columns; ++j) {
-          // A tensor with random numbers has one term, which replaces them.
-          if (tensor.random && !term.columns[j].empty()) to[j] = 0;
           double read = 0;
           for (const AxisMap::Term& column : term.columns[j]) {
             read += column.factor * from[column.old];

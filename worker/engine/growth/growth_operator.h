@@ -67,8 +67,10 @@ class GrowthOperator {
  public:
   /// Takes models and a growth that CheckPhases accepts, with vocab_size and classes resolved; or
   /// method none and fewer blocks, which are those that an elastic network of this depth has
-  /// (techniques/layer_sampling/elastic_network.h).
-  GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth);
+  /// (techniques/layer_sampling/elastic_network.h). `larger`: the model that decoalesce mixes in,
+  /// which may have images of another size; none: it has those of `to`.
+  GrowthOperator(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth,
+                 const ModelSpec* larger = nullptr);
 
   /// The terms of parameter `name` of the new model. kInvalid when it has none of that name.
   Result<GrownTensor> Of(const std::string& name, GrownNumbers numbers) const;
@@ -108,6 +110,7 @@ class GrowthOperator {
 
   ModelSpec from_;
   ModelSpec to_;
+  ModelSpec larger_;
   GrowthSpec growth_;
   std::map<Place, ParameterInfo> old_;
   std::map<std::string, std::pair<Place, ParameterInfo>> new_;

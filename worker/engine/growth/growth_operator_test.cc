@@ -174,11 +174,12 @@ TEST(GrowthOperator, NewBlocksMayCopyAverages) {
 TEST(GrowthOperator, PositionsOfOtherImagesAreResizedExceptThatOfTheClass) {
   const ModelSpec small = Model(2, 16, "vit");
   for (const int64_t size : {4, 12, 16}) {
-    for (const char* method : {"none", "stack"}) {
+    for (const char* method : {"none", "stack", "msg"}) {
       ModelSpec other = Model(method == std::string("none") ? 2 : 4, 16, "vit");
       other.image_size = size;
       const TensorsByName before = RandomTensors(small, 9);
-      const TensorsByName after = Grown(small, other, Method(method), before);
+      const TensorsByName after =
+          Grown(small, other, Method(method), before, RandomTensors(other, 10));
       const std::string name = "vit.embeddings.position_embeddings";
       const std::vector<double>&old = before.at(name), &made = after.at(name);
       EXPECT_EQ(std::ssize(made), (size * size / 16 + 1) * 16);
@@ -196,6 +197,42 @@ TEST(GrowthOperator, PositionsOfOtherImagesAreResizedExceptThatOfTheClass) {
         EXPECT_NEAR(mean(made), mean(old), 1e-12);
       }
       EXPECT_EQ(after.at("vit.embeddings.cls_token"), before.at("vit.embeddings.cls_token"));
+    }
+  }
+}
+
+TEST(GrowthOperator, PositionsOfOtherImagesStayInTheFirstColumnsOfMaskedGrowth) {
+  const ModelSpec small = Model(2, 16, "vit");
+  ModelSpec other = Model(2, 32, "vit"), resized = small;
+  other.image_size = resized.image_size = 12;
+  const TensorsByName before = RandomTensors(small, 9), drawn = RandomTensors(other, 10);
+  const std::string name = "vit.embeddings.position_embeddings";
+  const auto narrow = Grown(small, resized, Method("none"), before).at(name);
+  const auto wide = Grown(small, other, Method("msg"), before, drawn).at(name);
+  ASSERT_EQ(std::ssize(wide), (3 * 3 + 1) * 32);
+  for (size_t row = 0; row < 10; ++row) {
+    for (size_t column = 0; column < 32; ++column) {
+      const double expected =
+          column < 16 ? narrow[16 * row + column] : drawn.at(name)[32 * row + column];
+      EXPECT_DOUBLE_EQ(wide[32 * row + column], expected) << row << ", " << column;
+    }
+  }
+}
+
+TEST(GrowthOperator, PositionsOfALargerModelWithOtherImagesAreResized) {
+  const ModelSpec small = Model(1, 16, "vit"), larger = Model(2, 32, "vit");
+  ModelSpec other = larger;
+  other.image_size = 16;
+  const TensorsByName before = RandomTensors(small, 4), mixed = RandomTensors(larger, 5);
+  GrowthSpec growth = Method("decoalesce");
+  growth.alpha = 1;
+  const TensorsByName copied = Grown(small, other, growth, before);
+  const TensorsByName resized = Grown(larger, other, Method("none"), mixed);
+  growth.alpha = 0.25;
+  for (const auto& [name, values] :
+       Grown(small, other, growth, before, mixed, GrownNumbers::kValues, &larger)) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(values[i], 0.75 * resized.at(name)[i] + 0.25 * copied.at(name)[i], 1e-14) << name;
     }
   }
 }

@@ -150,6 +150,9 @@ Result<std::vector<LearnedGrowth::Part>> LearnedGrowth::PartsOf(const ParameterI
     case ParameterRole::kMlpUp:
       parts[0].key = {Side::kMlp, true};
       break;
+    case ParameterRole::kPositionEmbedding:
+      parts[0].key = {Side::kPositions, true};
+      break;
     default:
       break;
   }

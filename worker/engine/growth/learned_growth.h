@@ -67,8 +67,18 @@ class LearnedGrowth {
   double flops() const { return flops_; }
 
  private:
-  /// The neurons that a side of a tensor is of. kFixed: it does not grow.
-  enum class Side : uint8_t { kFixed, kStream, kLogits, kQueries, kKeys, kValues, kHeads, kMlp };
+  /// The neurons, or positions, that a side of a tensor is of. kFixed: it does not grow.
+  enum class Side : uint8_t {
+    kFixed,
+    kStream,
+    kLogits,
+    kQueries,
+    kKeys,
+    kValues,
+    kHeads,
+    kMlp,
+    kPositions
+  };
 
   struct SideKey {
     Side side = Side::kFixed;

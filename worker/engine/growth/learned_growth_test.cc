@@ -65,6 +65,25 @@ TEST(LearnedGrowth, StartsAsCopiesDo) {
   }
 }
 
+// A third of the side takes single positions, which are not those of neurons either.
+TEST(LearnedGrowth, StartsWithPositionsOfOtherImagesResized) {
+  for (const auto& [before_size, size] : {std::pair{24, 8}, {8, 16}, {8, 4}}) {
+    ModelSpec small = Model(2, 16, "vit"), large = Model(3, 32, "vit");
+    small.image_size = before_size;
+    large.image_size = size;
+    const TensorsByName before = RandomTensors(small, 21);
+    LearnedGrowth learned = Grow(small, large, before);
+    for (const auto& [name, values] : Grown(small, large, Method("fpi"), before)) {
+      const auto made = learned.ValueOf(name);
+      ASSERT_TRUE(made.ok());
+      ASSERT_EQ(made->size(), values.size());
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_NEAR((*made)[i], values[i], 1e-6) << name << " of " << size << " pixels";
+      }
+    }
+  }
+}
+
 TEST(LearnedGrowth, LearnsWhatGrowsAlone) {
   const ModelSpec small = Model(2, 16);
   const TensorsByName before = RandomTensors(small, 22);

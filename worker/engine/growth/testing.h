@@ -62,11 +62,13 @@ inline TensorsByName RandomTensors(const ModelSpec& model, uint32_t seed) {
   return tensors;
 }
 
-/// `larger`: tensors of the larger model, which are also what random ones begin as.
+/// `larger`: tensors of the larger model, which are also what random ones begin as; it is like `to`
+/// unless `larger_model` says otherwise.
 inline TensorsByName Grown(const ModelSpec& from, const ModelSpec& to, const GrowthSpec& growth,
                            const TensorsByName& before, const TensorsByName& larger = {},
-                           GrownNumbers numbers = GrownNumbers::kValues) {
-  const GrowthOperator grow(from, to, growth);
+                           GrownNumbers numbers = GrownNumbers::kValues,
+                           const ModelSpec* larger_model = nullptr) {
+  const GrowthOperator grow(from, to, growth, larger_model);
   TensorsByName tensors;
   for (const ParameterInfo& parameter : ParametersOf(to)) {
     const auto tensor = grow.Of(parameter.name, numbers);
