@@ -2,7 +2,7 @@
 #include <optional>
 #include <random>
 
-#include "common/env.h"
+#include "common/env_confined.h"
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/imported_weights.h"
@@ -60,9 +60,10 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.spec = spec;
   job.queue = spec.scheduling.queue;
   job.priority = spec.scheduling.priority;
-  if (status.ok()) status = ResolveImport(job.spec);
-  if (status.ok()) status = CheckImportedWeights(Env::Posix(), job.spec, kMissingIsError);
-  if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
+  ConfinedEnv files(options_.data_roots, kRootsHint);
+  if (status.ok()) status = ResolveImport(files, job.spec);
+  if (status.ok()) status = CheckImportedWeights(files, job.spec, kMissingIsError);
+  if (status.ok()) status = CheckDataFiles(files, job.spec, kDataCheck);
   if (status.ok()) status = CheckScheduling(job.spec);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
