@@ -69,33 +69,34 @@ class Service {
   /// For tests that moved a ManualClock.
   void Wake();
 
-  // For users.
+  // For users. Jobs are named by their full ids: a beginning may be that of another job by the time
+  // that the call comes to its turn (ResolveId).
   /// `by`, here and below: the call that asks for it, whose record is stored with the change; null:
   /// none.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
               const std::function<void(Result<SubmitResult>)>& done,
               const std::shared_ptr<CallRecord>& by = nullptr);
-  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Cancel(const std::string& job_id, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
-  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Retry(const std::string& job_id, std::function<void(Result<JobView>)> done,
              std::shared_ptr<CallRecord> by = nullptr);
-  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Pause(const std::string& job_id, std::function<void(Result<JobView>)> done,
              std::shared_ptr<CallRecord> by = nullptr);
-  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Resume(const std::string& job_id, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Moves it to another queue or priority, where given.
-  void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+  void Update(const std::string& job_id, const std::optional<std::string>& queue,
               std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Why the job is where it is. `done` runs on the loop, or at once for a job that does not wait.
-  void Explain(const std::string& id_or_prefix, std::function<void(Result<JobExplanation>)> done);
+  void Explain(const std::string& job_id, std::function<void(Result<JobExplanation>)> done);
   /// All queues with what their jobs hold; `done` runs on the loop.
   void Queues(std::function<void(std::vector<QueueUse>)> done);
   /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
   Status SetQueues(const QueuesSpec& queues);
   /// Forgets a job that has ended: kConflict when it has not, or when its run folder is to go and
   /// something lies there that no job writes. An event "deleted" says by whom.
-  void Delete(const std::string& id_or_prefix, bool delete_run_dir,
+  void Delete(const std::string& job_id, bool delete_run_dir,
               std::function<void(Result<DeletedJob>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
@@ -107,7 +108,7 @@ class Service {
                            std::shared_ptr<CallRecord> by = nullptr);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
-  Result<JobView> Get(const std::string& id_or_prefix);
+  Result<JobView> Get(const std::string& job_id);
   Result<JobPage> List(const JobQuery& query);
   /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates. `done` is
   /// called once, with kExhausted when that takes longer than the budget of a call and kUnavailable
@@ -133,12 +134,12 @@ class Service {
   Result<planner::CalibrationReport> CalibratePlans(bool dry_run, bool reset);
   std::vector<WorkerView> Workers();
   /// Oldest first.
-  Result<std::vector<EventRecord>> Events(const std::string& id_or_prefix);
-  Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
+  Result<std::vector<EventRecord>> Events(const std::string& job_id);
+  Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& job_id);
   /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
   /// already or ends meanwhile; kUnavailable when its worker is out of reach or takes more than an
   /// hour.
-  void Profile(const std::string& id_or_prefix, int64_t steps,
+  void Profile(const std::string& job_id, int64_t steps,
                std::function<void(Result<JobProfile>)> done);
   /// The full id of the one job whose id begins so.
   Result<std::string> ResolveId(const std::string& id_or_prefix);
@@ -191,7 +192,7 @@ class Service {
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
   /// Change of the job that a user named, and its view.
-  void ChangeForUser(const std::string& id_or_prefix, Decide decide,
+  void ChangeForUser(const std::string& job_id, Decide decide,
                      std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
   /// Loads some of unloaded_: those that can be in a short time.
   Status LoadSome();
@@ -359,7 +360,7 @@ class Service {
   double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.
-  Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
+  Status StartProfile(int64_t steps, ProfileCall call);
   void EndProfile(int64_t request_id, Result<std::string> report_json);
   /// Nothing comes through this link any more.
   void EndProfilesOf(const std::shared_ptr<WorkerLink>& link);

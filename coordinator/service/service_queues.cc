@@ -53,9 +53,8 @@ std::vector<QueueUse> Service::CountQueues() {
   return uses;
 }
 
-void Service::Explain(const std::string& id_or_prefix,
-                      std::function<void(Result<JobExplanation>)> done) {
-  const Result<JobView> view = Get(id_or_prefix);
+void Service::Explain(const std::string& job_id, std::function<void(Result<JobExplanation>)> done) {
+  const Result<JobView> view = Get(job_id);
   if (!view.ok()) return done(view.status());
   JobExplanation explained;
   explained.id = view->job.id;

@@ -28,16 +28,11 @@ Result<Transaction> Forget(const JobCase& current, const std::string& text, doub
 
 }  // namespace
 
-void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
+void Service::Delete(const std::string& job_id, bool delete_run_dir,
                      std::function<void(Result<DeletedJob>)> done, std::shared_ptr<CallRecord> by) {
-  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done), by = std::move(by)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-    } else {
-      const bool named = by != nullptr && !by->record.who.empty();
-      DeleteStored(*id, named ? "user " + by->record.who : "a user", delete_run_dir, done, by);
-    }
+  loop_.Post([this, job_id, delete_run_dir, done = std::move(done), by = std::move(by)] {
+    const bool named = by != nullptr && !by->record.who.empty();
+    DeleteStored(job_id, named ? "user " + by->record.who : "a user", delete_run_dir, done, by);
   });
 }
 

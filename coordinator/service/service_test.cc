@@ -208,6 +208,29 @@ TEST_F(ServiceTest, ALongQueueIsLoadedAfterTheStartAndKeepsItsOrder) {
   service_.reset();
 }
 
+TEST_F(ServiceTest, AJobIsKnownByItsFullIdAlone) {
+  const std::string id = Submit(1)->view.job.id;
+  const std::string beginning = id.substr(0, id.size() - 1);
+  ASSERT_EQ(service_->ResolveId(beginning).value(), id);
+  const auto end = [&](auto&& call) {
+    std::promise<StatusCode> promise;
+    call([&](const auto& result) { promise.set_value(result.status().code()); });
+    return promise.get_future().get();
+  };
+  EXPECT_EQ(end([&](auto done) { service_->Cancel(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Pause(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Retry(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Update(beginning, std::nullopt, 3, done); }),
+            StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Profile(beginning, 1, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Delete(beginning, true, done); }),
+            StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Explain(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Events(beginning).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Checkpoints(beginning).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kQueued);
+}
+
 TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;

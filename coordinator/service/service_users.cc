@@ -143,58 +143,49 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   });
 }
 
-void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
+void Service::ChangeForUser(const std::string& job_id, Decide decide,
                             std::function<void(Result<JobView>)> done,
                             std::shared_ptr<CallRecord> by) {
   loop_.Post(
-      [this, id_or_prefix, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
-        Result<std::string> id = ResolveId(id_or_prefix);
-        if (!id.ok()) {
-          done(id.status());
-          return;
-        }
+      [this, job_id, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
         Change(
-            *id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
-            [this, id = *id, done](const Status& status) {
-              done(status.ok() ? Get(id) : Result<JobView>(status));
+            job_id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
+            [this, job_id, done](const Status& status) {
+              done(status.ok() ? Get(job_id) : Result<JobView>(status));
             },
             false);
       });
 }
 
-void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Cancel(const std::string& job_id, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Retry(const std::string& job_id, std::function<void(Result<JobView>)> done,
                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Pause(const std::string& job_id, std::function<void(Result<JobView>)> done,
                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Resume(const std::string& job_id, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+void Service::Update(const std::string& job_id, const std::optional<std::string>& queue,
                      std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
@@ -206,7 +197,7 @@ void Service::Update(const std::string& id_or_prefix, const std::optional<std::s
     return;
   }
   ChangeForUser(
-      id_or_prefix,
+      job_id,
       [this, queue, priority](const JobCase& current) {
         return UpdateJob(current, queue, priority, clock_.UnixSeconds());
       },
@@ -224,10 +215,9 @@ Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
                       ids[1] + (ids.size() > 2 ? ", ..." : "") + "); hint: give more of the id");
 }
 
-Result<JobView> Service::Get(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
-  WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(id));
-  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(id));
+Result<JobView> Service::Get(const std::string& job_id) {
+  WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(job_id));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
   return Compose(std::move(job), std::move(attempts));
 }
 
@@ -284,9 +274,9 @@ std::vector<WorkerView> Service::Workers() {
   return views;
 }
 
-Result<std::vector<CheckpointRecord>> Service::Checkpoints(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
-  return store_.ListCheckpoints(id);
+Result<std::vector<CheckpointRecord>> Service::Checkpoints(const std::string& job_id) {
+  WEFT_RETURN_IF_ERROR(store_.OwnerOf(job_id).status());
+  return store_.ListCheckpoints(job_id);
 }
 
 }  // namespace weft::coordinator

@@ -32,8 +32,8 @@ struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
   /// version is one more. Otherwise the transaction fails with kConflict.
   std::optional<JobRecord> job;
-  /// The client's name for this submission, with a new job. When it is known already nothing is
-  /// written, and the result names the job submitted then.
+  /// The client's name for this submission, with a new job. When it is known already of the job's
+  /// owner nothing is written, and the result names the job submitted then.
   std::string client_request_id;
   /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
   /// than every epoch of the job, or the transaction fails with kConflict.
