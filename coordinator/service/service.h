@@ -248,9 +248,10 @@ class Service {
   void DoubtEnd(const std::string& job_id, PlacementReport& report);
 
   // service_rendezvous.cc: where ranks find each other. On the loop.
-  /// Whether the worker has ranks of the attempt. If not, and it has joined, it gets that answer.
-  bool MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
-                   const AttemptKey& attempt);
+  /// Ranks of the attempt. 0 if the worker has none of them; when it has joined, it gets that
+  /// answer.
+  int64_t RanksThatMeet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                        const AttemptKey& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
   /// What the placements of its newest attempt do that are not gone.
