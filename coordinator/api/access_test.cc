@@ -5,6 +5,7 @@
 #include <atomic>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "common/env.h"
@@ -243,6 +244,50 @@ TEST_F(AccessTest, JobsBelongToWhoSubmittedThemAndQueuesAreThoseOfAPerson) {
   const grpc::Status status = jobs_->CancelJob(As("quinn").get(), cancel, &job);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(status.error_message(), HasSubstr("job " + id + " is of 'una'"));
+}
+
+TEST_F(AccessTest, PrioritiesAboveThatOfTheQueueAreThoseOfAdmins) {
+  for (QueueSpec& queue : options_.queues.queues) {
+    if (queue.name == "research") queue.max_priority = 10;
+  }
+  Restart();
+  const auto submit = [&](const std::string& token, const std::string& queue, int64_t priority) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec();
+    request.mutable_spec()->mutable_scheduling()->set_queue(queue);
+    request.mutable_spec()->mutable_scheduling()->set_priority(priority);
+    request.set_client_request_id("r" + std::to_string(++requests_));
+    v1::SubmitJobResponse response;
+    const grpc::Status status = jobs_->SubmitJob(As(token).get(), request, &response);
+    return std::pair(status, response.job().id());
+  };
+  const auto update = [&](const std::string& token, const std::string& id,
+                          std::optional<int64_t> priority, const std::string& queue = "") {
+    v1::UpdateJobRequest request;
+    request.set_id(id);
+    if (priority) request.set_priority(*priority);
+    if (!queue.empty()) request.set_queue(queue);
+    v1::Job job;
+    return jobs_->UpdateJob(As(token).get(), request, &job);
+  };
+  const grpc::Status refused = submit("una", "research", 11).first;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("priority 11 is above the max_priority 10 of queue 'research'"));
+  const auto [sound, id] = submit("una", "research", 10);
+  ASSERT_TRUE(sound.ok()) << sound.error_message();
+  for (const char* token : {"una", "otto"}) {
+    EXPECT_EQ(update(token, id, 1000).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << token;
+    EXPECT_TRUE(update(token, id, -3).ok()) << token;
+  }
+  EXPECT_TRUE(update("ada", id, 1000).ok());
+  EXPECT_TRUE(submit("amos", "research", 500).first.ok());
+  // Nor does a job bring its priority along from a queue that allows it.
+  const auto [free, other] = submit("una", "production", 1000);
+  ASSERT_TRUE(free.ok()) << free.error_message();
+  EXPECT_EQ(update("una", other, std::nullopt, "research").error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(update("una", other, 10, "research").ok());
 }
 
 TEST_F(AccessTest, ARequestIdOfAnotherPersonSaysNothingOfItsJob) {

@@ -282,6 +282,10 @@ class Service {
   // service_queues.cc.
   /// kInvalid unless jobs may be in that queue.
   Status CheckQueue(const std::string& name);
+  /// Whether whoever calls may give a job of the queue this priority: admins may, and others up to
+  /// what the queue allows.
+  Status CheckPriority(const std::string& queue, int64_t priority,
+                       const std::shared_ptr<CallRecord>& by);
   /// Adds what the last pass over the queue says of the job.
   void ExplainWait(JobExplanation& explained);
   /// What would start a queued job now, in words; as far as plans are known.

@@ -65,6 +65,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   if (status.ok()) status = CheckImportedWeights(files, job.spec, kMissingIsError);
   if (status.ok()) status = CheckDataFiles(files, job.spec, kDataCheck);
   if (status.ok()) status = CheckScheduling(job.spec);
+  if (status.ok()) status = CheckPriority(job.queue, job.priority, by);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -198,10 +199,13 @@ void Service::Update(const std::string& job_id, const std::optional<std::string>
   }
   ChangeForUser(
       job_id,
-      [this, queue, priority](const JobCase& current) {
+      [this, queue, priority, by](const JobCase& current) -> Result<Transaction> {
+        const JobRecord& job = current.job;
+        WEFT_RETURN_IF_ERROR(
+            CheckPriority(queue.value_or(job.queue), priority.value_or(job.priority), by));
         return UpdateJob(current, queue, priority, clock_.UnixSeconds());
       },
-      std::move(done), std::move(by));
+      std::move(done), by);
 }
 
 Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
