@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "common/scoped_fd.h"
+
 namespace weft {
 namespace {
 
@@ -66,21 +68,6 @@ class PosixMappedFile : public MappedFile {
  private:
   void* data_;
   size_t size_;
-};
-
-/// Closes a descriptor at the end of a scope.
-class ScopedFd {
- public:
-  explicit ScopedFd(int fd) : fd_(fd) {}
-  ~ScopedFd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  ScopedFd(const ScopedFd&) = delete;
-  ScopedFd& operator=(const ScopedFd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
 };
 
 class PosixEnv : public Env {

@@ -29,6 +29,7 @@ enum class FailureKind {
   kOther = 0,
   kDiskFull,          ///< Of kExhausted: a disk, a quota or the size of a file, and not memory.
   kUnsupported,       ///< Of kInvalid: it is sound, and of a form that Weft does not read.
+  kOutside,           ///< Of kInvalid: a path that leads out of the folders that may be read.
   kDiverged,          ///< A training makes numbers that are not finite.
   kSilentCorruption,  ///< A rank that computed twice has other bits.
 };

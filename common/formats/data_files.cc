@@ -67,6 +67,7 @@ class DataChecker {
     WEFT_ASSIGN_OR_RETURN(const std::vector<std::string> classes, env_.ListDir(folder));
     for (const std::string& label : classes) {
       const Result<std::vector<std::string>> names = env_.ListDir(JoinPath(folder, label));
+      if (names.status().kind() == FailureKind::kOutside) return names.status();
       if (names.ok() && std::any_of(names->begin(), names->end(), IsImageName)) return OkStatus();
     }
     return NoImagesError(folder);

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "common/model/technique_cost.h"
+#include "common/text.h"
 
 namespace weft {
 namespace {
@@ -71,14 +72,25 @@ bool IsBelow(const std::string& path, const std::vector<std::string>& roots) {
 
 Status CheckPaths(const JobSpec& job, const std::vector<std::string>& roots,
                   const std::string& hint) {
-  if (roots.empty()) return OkStatus();
-  for (const JobPath& item : PathsOf(job)) {
-    if (!IsBelow(item.path, roots)) {
-      return InvalidError(item.field + " '" + item.path +
-                          "' is not below a folder that is allowed" + "; hint: " + hint);
-    }
-  }
+  for (const JobPath& item : PathsOf(job)) WEFT_RETURN_IF_ERROR(CheckPath(item, roots, hint));
   return OkStatus();
+}
+
+Status CheckPath(const JobPath& item, const std::vector<std::string>& roots,
+                 const std::string& hint) {
+  if (roots.empty() || IsBelow(item.path, roots)) return OkStatus();
+  return InvalidError(item.field + " '" + item.path + "' is not below a folder that is allowed" +
+                      "; hint: " + hint);
+}
+
+Status CheckJobId(const std::string& id) {
+  constexpr size_t kLongest = 128;
+  const bool legal = std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+  });
+  if (legal && !id.empty() && id.size() <= kLongest) return OkStatus();
+  return InvalidError("job id '" + ClipText(id, kLongest) +
+                      "' must be 1 to 128 of a-z, 0-9 and dashes");
 }
 
 }  // namespace weft

@@ -17,11 +17,18 @@ struct JobPath {
 /// All of them that are not empty, except the run folder, which the coordinator chooses.
 std::vector<JobPath> PathsOf(const JobSpec& job);
 
-/// OK when each path of the job lies below one of `roots`, after symbolic links and "..": nothing
-/// else of this machine is read or written for it. No roots: anything goes. `hint` says where roots
-/// are given.
+/// OK when each path that the job names lies below one of `roots`, after symbolic links and "..".
+/// ConfinedEnv holds what is found in these places to the same roots. No roots: anything goes.
+/// `hint` says where roots are given.
 Status CheckPaths(const JobSpec& job, const std::vector<std::string>& roots,
                   const std::string& hint);
+
+/// The same of one path.
+Status CheckPath(const JobPath& item, const std::vector<std::string>& roots,
+                 const std::string& hint);
+
+/// OK when the id of a job may be a part of a file's name: a-z, 0-9 and dashes.
+Status CheckJobId(const std::string& id);
 
 /// Whether a path is absolute and lies below one of the folders.
 bool IsBelow(const std::string& path, const std::vector<std::string>& roots);

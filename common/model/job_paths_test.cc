@@ -58,6 +58,17 @@ TEST_F(JobPathsTest, NeitherDotsNorLinksLeaveTheRoot) {
   EXPECT_TRUE(CheckPaths(JobSpec(), {}, "").ok());
 }
 
+TEST(CheckJobId, TakesWhatIsNoPath) {
+  for (const char* good : {"train-ab2cd", "a", "9-9"}) EXPECT_TRUE(CheckJobId(good).ok()) << good;
+  for (const std::string& bad :
+       {std::string(), std::string(".."), std::string("../../etc/x"), std::string("a/b"),
+        std::string("a\0b", 3), std::string("a b"), std::string("A"), std::string(129, 'a')}) {
+    const Status status = CheckJobId(bad);
+    EXPECT_EQ(status.code(), StatusCode::kInvalid) << bad;
+    EXPECT_THAT(status.message(), HasSubstr("a-z, 0-9 and dashes"));
+  }
+}
+
 /// Sets a field of a JSON object, "model.import_path".
 void Set(Json& json, const std::string& field, const std::string& value) {
   Json* place = &json;

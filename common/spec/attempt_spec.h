@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
@@ -47,6 +48,7 @@ struct AttemptSpec {
   GrowthStart start;
   double mean_seconds_between_failures = 0;
   std::string memory_dir;
+  std::vector<std::string> data_roots;
   int64_t membership = 0;
   bool joins = false;
 
@@ -84,6 +86,10 @@ struct AttemptSpec {
                 "Folder in the memory of the worker's machine, for snapshots; empty: there is "
                 "none."),
           self.memory_dir);
+    visit(Field("data_roots",
+                "Folders that files of the job lie below, wherever links lead; none: anywhere.")
+              .Range(0, 10000),
+          self.data_roots);
     visit(Field("membership",
                 "Of an attempt whose ranks come and go between outer steps: number of the newest "
                 "one when this rank started; 0: its ranks stay.")

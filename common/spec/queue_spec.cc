@@ -109,4 +109,20 @@ Status CheckQueueOfJob(const QueuesSpec& spec, const std::string& name) {
                       DidYouMean(name, leaves));
 }
 
+Status CheckPriorityOfJob(const QueuesSpec& spec, const std::string& name, int64_t priority) {
+  const auto find = [&](const std::string& wanted) {
+    return std::find_if(spec.queues.begin(), spec.queues.end(),
+                        [&](const QueueSpec& queue) { return queue.name == wanted; });
+  };
+  auto queue = find(name);
+  if (queue == spec.queues.end()) queue = find(kDefaultQueue);  // where its jobs count
+  for (; queue != spec.queues.end(); queue = find(queue->parent)) {
+    if (priority <= queue->max_priority.value_or(priority)) continue;
+    return InvalidError("priority " + std::to_string(priority) + " is above the max_priority " +
+                        std::to_string(*queue->max_priority) + " of queue '" + queue->name +
+                        "'; hint: a lower priority, or an admin gives the job more");
+  }
+  return OkStatus();
+}
+
 }  // namespace weft

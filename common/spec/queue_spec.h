@@ -23,6 +23,7 @@ struct QueueSpec {
   int64_t quota_cores = 0;
   std::optional<int64_t> limit_gpus;
   std::optional<int64_t> limit_cores;
+  std::optional<int64_t> max_priority;
 
   bool operator==(const QueueSpec&) const = default;
 
@@ -47,6 +48,11 @@ struct QueueSpec {
           self.limit_gpus);
     visit(Field("limit_cores", "The same of cores, of jobs that run on CPUs.").Range(0, 1e9),
           self.limit_cores);
+    visit(Field("max_priority",
+                "Highest priority that people may give its jobs, and those of queues below it; "
+                "admins may give more. None: no limit.")
+              .Range(-1000, 1000),
+          self.max_priority);
   }
 };
 
@@ -69,5 +75,9 @@ Status ValidateQueues(const QueuesSpec& spec);
 /// Whether jobs may name the queue: it is the default one, or declared and has none below it.
 /// kInvalid says which queue was meant, or which ones are below.
 Status CheckQueueOfJob(const QueuesSpec& spec, const std::string& name);
+
+/// Whether people may give jobs of the queue this priority: max_priority of no queue from it
+/// upwards is less. kInvalid says which one is.
+Status CheckPriorityOfJob(const QueuesSpec& spec, const std::string& name, int64_t priority);
 
 }  // namespace weft

@@ -49,6 +49,31 @@ TEST(Queues, ThatContradictThemselvesAreRefused) {
   EXPECT_THAT(refusal({limited}), HasSubstr("limit_gpus (4) is below quota_gpus (8)"));
 }
 
+TEST(Queues, BoundThePrioritiesOfTheirJobsAndOfThoseBelow) {
+  QueuesSpec spec = {{Queue("team"), Queue("nightly", "team"), Queue("free")}};
+  EXPECT_TRUE(CheckPriorityOfJob({}, kDefaultQueue, 1000).ok());
+  EXPECT_TRUE(CheckPriorityOfJob(spec, "nightly", 1000).ok());
+  spec.queues[0].max_priority = 10;
+  spec.queues[1].max_priority = 20;
+  EXPECT_TRUE(CheckPriorityOfJob(spec, "nightly", 10).ok());
+  EXPECT_TRUE(CheckPriorityOfJob(spec, "nightly", -1000).ok());
+  EXPECT_TRUE(CheckPriorityOfJob(spec, "free", 1000).ok());
+  const Status above = CheckPriorityOfJob(spec, "nightly", 11);
+  EXPECT_EQ(above.code(), StatusCode::kInvalid);
+  EXPECT_THAT(above.message(),
+              HasSubstr("priority 11 is above the max_priority 10 of queue 'team'"));
+  spec.queues[1].max_priority = -5;
+  EXPECT_THAT(CheckPriorityOfJob(spec, "nightly", 0).message(),
+              HasSubstr("max_priority -5 of queue 'nightly'"));
+  // Jobs of a queue that is gone count for the default one.
+  EXPECT_TRUE(CheckPriorityOfJob(spec, "gone", 1000).ok());
+  spec.queues.push_back(Queue(kDefaultQueue));
+  spec.queues.back().max_priority = 0;
+  EXPECT_FALSE(CheckPriorityOfJob(spec, "gone", 1).ok());
+  spec.queues[0].max_priority = 2000;
+  EXPECT_FALSE(FromJson<QueuesSpec>(ToJson(spec)).ok());
+}
+
 TEST(Queues, AJobNamesOneThatHasNoneBelow) {
   const QueuesSpec spec = {{Queue("team"), Queue("nightly", "team")}};
   EXPECT_TRUE(CheckQueueOfJob({}, kDefaultQueue).ok());

@@ -2,8 +2,11 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <thread>
 
 #include "common/env.h"
 #include "common/failpoint.h"
@@ -242,6 +245,108 @@ TEST_F(AccessTest, JobsBelongToWhoSubmittedThemAndQueuesAreThoseOfAPerson) {
   const grpc::Status status = jobs_->CancelJob(As("quinn").get(), cancel, &job);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_THAT(status.error_message(), HasSubstr("job " + id + " is of 'una'"));
+}
+
+TEST_F(AccessTest, PrioritiesAboveThatOfTheQueueAreThoseOfAdmins) {
+  for (QueueSpec& queue : options_.queues.queues) {
+    if (queue.name == "research") queue.max_priority = 10;
+  }
+  Restart();
+  const auto submit = [&](const std::string& token, const std::string& queue, int64_t priority) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec();
+    request.mutable_spec()->mutable_scheduling()->set_queue(queue);
+    request.mutable_spec()->mutable_scheduling()->set_priority(priority);
+    request.set_client_request_id("r" + std::to_string(++requests_));
+    v1::SubmitJobResponse response;
+    const grpc::Status status = jobs_->SubmitJob(As(token).get(), request, &response);
+    return std::pair(status, response.job().id());
+  };
+  const auto update = [&](const std::string& token, const std::string& id,
+                          std::optional<int64_t> priority, const std::string& queue = "") {
+    v1::UpdateJobRequest request;
+    request.set_id(id);
+    if (priority) request.set_priority(*priority);
+    if (!queue.empty()) request.set_queue(queue);
+    v1::Job job;
+    return jobs_->UpdateJob(As(token).get(), request, &job);
+  };
+  const grpc::Status refused = submit("una", "research", 11).first;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(),
+              HasSubstr("priority 11 is above the max_priority 10 of queue 'research'"));
+  const auto [sound, id] = submit("una", "research", 10);
+  ASSERT_TRUE(sound.ok()) << sound.error_message();
+  for (const char* token : {"una", "otto"}) {
+    EXPECT_EQ(update(token, id, 1000).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << token;
+    EXPECT_TRUE(update(token, id, -3).ok()) << token;
+  }
+  EXPECT_TRUE(update("ada", id, 1000).ok());
+  EXPECT_TRUE(submit("amos", "research", 500).first.ok());
+  // Nor does a job bring its priority along from a queue that allows it.
+  const auto [free, other] = submit("una", "production", 1000);
+  ASSERT_TRUE(free.ok()) << free.error_message();
+  EXPECT_EQ(update("una", other, std::nullopt, "research").error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_TRUE(update("una", other, 10, "research").ok());
+}
+
+TEST_F(AccessTest, ARequestIdOfAnotherPersonSaysNothingOfItsJob) {
+  const auto submit = [&](const std::string& token, int64_t layers) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec();
+    request.mutable_spec()->mutable_model()->set_layers(layers);
+    request.set_client_request_id("same");
+    v1::SubmitJobResponse response;
+    const grpc::Status status = jobs_->SubmitJob(As(token).get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return std::pair(response.job().id(), response.already_submitted());
+  };
+  const auto [of_otto, first] = submit("otto", 2);
+  EXPECT_FALSE(first);
+  for (const int64_t layers : {2, 3}) {
+    const auto [id, already] = submit(layers == 2 ? "una" : kTokenOfTess, layers);
+    EXPECT_FALSE(already);
+    EXPECT_NE(id, of_otto);
+  }
+  EXPECT_EQ(submit("otto", 2), std::pair(of_otto, true));
+}
+
+TEST_F(AccessTest, ABeginningThatBecomesThatOfAnothersJobDoesNothingToIt) {
+  const std::string own = JobOf("una"), other = JobOf("otto");
+  v1::Job job;
+  v1::CancelJobRequest cancel;
+  cancel.set_id("tiny-");
+  const grpc::Status ambiguous = jobs_->CancelJob(As("una").get(), cancel, &job);
+  EXPECT_EQ(ambiguous.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(ambiguous.error_message(), HasSubstr("is the beginning of several jobs"));
+  cancel.set_id(own);
+  ASSERT_TRUE(jobs_->CancelJob(As("una").get(), cancel, &job).ok());
+  // While una's own job is deleted, "tiny-" becomes otto's.
+  cancel.set_id("tiny-");
+  std::vector<std::thread> burst;
+  std::atomic<int> done{0};
+  for (int i = 0; i < 4; ++i) {
+    burst.emplace_back([&] {
+      for (int call = 0; call < 25; ++call) {
+        v1::Job none;
+        if (jobs_->CancelJob(As("una").get(), cancel, &none).ok()) ++done;
+      }
+    });
+  }
+  v1::DeleteJobRequest forget;
+  forget.set_id(own);
+  v1::DeleteJobResponse deleted;
+  EXPECT_TRUE(jobs_->DeleteJob(As("una").get(), forget, &deleted).ok());
+  for (std::thread& each : burst) each.join();
+  EXPECT_EQ(done, 0);
+  EXPECT_EQ(jobs_->CancelJob(As("una").get(), cancel, &job).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  v1::GetJobRequest get;
+  get.set_id("tiny-");
+  ASSERT_TRUE(jobs_->GetJob(As("una").get(), get, &job).ok());
+  EXPECT_EQ(job.id(), other);
+  EXPECT_EQ(job.state(), v1::QUEUED);
 }
 
 TEST_F(AccessTest, OfOtherQueuesPeopleHaveTheirOwnJobsAlone) {

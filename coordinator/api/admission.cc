@@ -123,13 +123,10 @@ Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Pers
   if (!May(person.role, verb, /*own=*/true)) {
     return Deny(person, "must not call " + std::string(verb.method));
   }
-  if (!subject.job_id.empty()) {
-    // What does not exist is the handler's matter.
-    Result<std::string> id = service_.ResolveId(subject.job_id);
-    if (id.ok()) {
-      subject.object = subject.job_id = *id;
-      WEFT_RETURN_IF_ERROR(CheckJob(verb, *id, person));
-    }
+  if (subject.names_job) {
+    WEFT_ASSIGN_OR_RETURN(subject.job_id, service_.ResolveId(subject.job_id));
+    subject.object = subject.job_id;
+    WEFT_RETURN_IF_ERROR(CheckJob(verb, subject.job_id, person));
   }
   if (!subject.queue.empty() && !HasQueue(person, subject.queue)) {
     return Deny(person, "must not put jobs in queue '" + subject.queue + "'");

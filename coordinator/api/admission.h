@@ -34,7 +34,8 @@ struct Caller {
 
 /// What a call is about, as far as rights depend on it.
 struct CallSubject {
-  std::string job_id;  ///< Or a prefix of one; empty: no job that exists.
+  bool names_job = false;
+  std::string job_id;  ///< Or a prefix of one, if it names a job.
   std::string queue;   ///< That a job is to be put in; empty: none.
   bool submits = false;
   std::string object;  ///< For the audit log.
@@ -45,8 +46,9 @@ class Admission {
  public:
   Admission(AccessRules rules, Service& service, const Clock& clock);
 
-  /// OK, or why not: UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED or INVALID_ARGUMENT.
-  /// Fills in the caller as far as it is known, and the full id of a job.
+  /// OK, or why not: UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED, INVALID_ARGUMENT, or
+  /// NOT_FOUND of a job. Fills in the caller as far as it is known, and the full id of the job, by
+  /// which the call must be handled: rights were checked for that job alone.
   grpc::Status Admit(const grpc::CallbackServerContext& context, const Verb& verb,
                      CallSubject& subject, Caller& caller);
 

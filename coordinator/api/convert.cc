@@ -160,6 +160,7 @@ v1::Queue ToMessage(const QueueUse& use) {
   message.set_quota_cores(use.spec.quota_cores);
   if (use.spec.limit_gpus) message.set_limit_gpus(*use.spec.limit_gpus);
   if (use.spec.limit_cores) message.set_limit_cores(*use.spec.limit_cores);
+  if (use.spec.max_priority) message.set_max_priority(*use.spec.max_priority);
   message.set_used_gpus(use.used.gpus);
   message.set_used_cores(use.used.cores);
   message.set_running_jobs(use.running_jobs);

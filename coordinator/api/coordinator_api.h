@@ -6,7 +6,8 @@
 
 namespace weft::coordinator {
 
-/// weft.v1.Coordinator: what users do. Reads, validates and answers; the Service decides.
+/// weft.v1.Coordinator: what users do. Reads, validates and answers; the Service decides. Requests
+/// are those that GuardedApi admitted, with full ids of jobs, and are read before a call returns.
 class CoordinatorApi : public v1::Coordinator::CallbackService {
  public:
   CoordinatorApi(coordinator::Service& service, Metrics& metrics, AuditedCalls& calls)

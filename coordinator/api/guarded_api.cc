@@ -52,12 +52,15 @@ void GuardedApi::Refuse(const Verb& verb, const CallSubject& subject, const Call
                         const grpc::Status& status, std::function<void()> answer) {
   const std::string method(verb.method);
   metrics_.RpcHandled("Coordinator", method, NameOf(status.error_code()));
+  const bool mistake = status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+                       status.error_code() == grpc::StatusCode::NOT_FOUND;
   if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
     metrics_.RateLimited(method);
-  } else if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) {
+  } else if (!mistake) {
     metrics_.AuthFailed(method, NameOf(status.error_code()));
   }
-  if (!admission_.Records(caller)) return answer();
+  // Looking for what does not exist is nobody's misdeed.
+  if ((mistake && !verb.changes) || !admission_.Records(caller)) return answer();
   std::shared_ptr<CallRecord> call = RecordOf(verb, subject, caller);
   call->record.result = NameOf(status.error_code());
   calls_.Store(std::move(call), [answer = std::move(answer)](const Status&) { answer(); });
@@ -78,7 +81,7 @@ grpc::ServerWriteReactor<Message>* GuardedApi::GuardStream(const char* method,
   CallSubject subject = SubjectOf(request);
   Caller caller;
   const grpc::Status status = admission_.Admit(*context, verb, subject, caller);
-  if (status.ok()) return handle();
+  if (status.ok()) return HandleAdmitted(request, subject, handle);
   auto* stream = new RefusedStream<Message>();
   Refuse(verb, subject, caller, status, [stream, status] { stream->Finish(status); });
   return stream;
@@ -86,20 +89,22 @@ grpc::ServerWriteReactor<Message>* GuardedApi::GuardStream(const char* method,
 
 grpc::ServerWriteReactor<v1::JobUpdate>* GuardedApi::WatchJob(grpc::CallbackServerContext* context,
                                                               const v1::WatchJobRequest* request) {
-  return GuardStream<v1::JobUpdate>("WatchJob", context, *request,
-                                    [&] { return api_.WatchJob(context, request); });
+  return GuardStream<v1::JobUpdate>(
+      "WatchJob", context, *request,
+      [&](const v1::WatchJobRequest& admitted) { return api_.WatchJob(context, &admitted); });
 }
 
 grpc::ServerWriteReactor<v1::LogLine>* GuardedApi::StreamLogs(
     grpc::CallbackServerContext* context, const v1::StreamLogsRequest* request) {
-  return GuardStream<v1::LogLine>("StreamLogs", context, *request,
-                                  [&] { return api_.StreamLogs(context, request); });
+  return GuardStream<v1::LogLine>(
+      "StreamLogs", context, *request,
+      [&](const v1::StreamLogsRequest& admitted) { return api_.StreamLogs(context, &admitted); });
 }
 
 grpc::ServerUnaryReactor* GuardedApi::WhoAmI(grpc::CallbackServerContext* context,
                                              const v1::WhoAmIRequest* request,
                                              v1::WhoAmIResponse* response) {
-  return Guard("WhoAmI", context, *request, [&](const Caller& caller) {
+  return Guard("WhoAmI", context, *request, [&](const Caller& caller, const auto&) {
     response->set_name(caller.person.name);
     response->set_role(std::string(Name(caller.person.role)));
     for (const std::string& queue : caller.person.queues) response->add_queues(queue);
@@ -110,7 +115,7 @@ grpc::ServerUnaryReactor* GuardedApi::WhoAmI(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* GuardedApi::ListAuditRecords(grpc::CallbackServerContext* context,
                                                        const v1::ListAuditRecordsRequest* request,
                                                        v1::ListAuditRecordsResponse* response) {
-  return Guard("ListAuditRecords", context, *request, [&](const Caller&) {
+  return Guard("ListAuditRecords", context, *request, [&](const Caller&, const auto&) {
     const auto list = [&]() -> Status {
       if (request->page_size() < 0 || request->page_size() > kMostRecords) {
         return InvalidError("page_size is " + std::to_string(request->page_size()) +

@@ -24,8 +24,9 @@ class GuardedApi : public v1::Coordinator::CallbackService {
 #define WEFT_GUARDED_CALL(Method, Request, Response)                                              \
   grpc::ServerUnaryReactor* Method(grpc::CallbackServerContext* context,                          \
                                    const v1::Request* request, v1::Response* response) override { \
-    return Guard(#Method, context, *request,                                                      \
-                 [&](const Caller&) { return api_.Method(context, request, response); });         \
+    return Guard(#Method, context, *request, [&](const Caller&, const v1::Request& admitted) {    \
+      return api_.Method(context, &admitted, response);                                           \
+    });                                                                                           \
   }
   WEFT_GUARDED_CALL(SubmitJob, SubmitJobRequest, SubmitJobResponse)
   WEFT_GUARDED_CALL(GetJob, GetJobRequest, Job)
@@ -99,14 +100,32 @@ CallSubject SubjectOf(const Request& request) {
     subject.queue = scheduling.has_queue() ? scheduling.queue() : SchedulingSpec().queue;
     subject.object = request.spec().name();
   } else if constexpr (requires { request.id(); }) {
+    subject.names_job = true;
     subject.object = subject.job_id = request.id();
   } else if constexpr (requires { request.job_id(); }) {
+    subject.names_job = true;
     subject.object = subject.job_id = request.job_id();
   } else if constexpr (requires { request.worker_id(); }) {
     subject.object = request.worker_id();
   }
   if constexpr (requires { request.has_queue(); }) subject.queue = request.queue();
   return subject;
+}
+
+/// Calls `handle` with the request, whose job has the full id that was admitted.
+template <class Request, class Handle>
+auto HandleAdmitted(const Request& request, const CallSubject& subject, Handle handle) {
+  if constexpr (requires(Request copy) { copy.set_id(""); }) {
+    Request admitted = request;
+    admitted.set_id(subject.job_id);
+    return handle(admitted);
+  } else if constexpr (requires(Request copy) { copy.set_job_id(""); }) {
+    Request admitted = request;
+    admitted.set_job_id(subject.job_id);
+    return handle(admitted);
+  } else {
+    return handle(request);
+  }
 }
 
 template <class Request, class Handle>
@@ -123,7 +142,8 @@ grpc::ServerUnaryReactor* GuardedApi::Guard(const char* method,
     return reactor;
   }
   calls_.Begin(context, reactor, verb.changes ? RecordOf(verb, subject, caller) : nullptr);
-  return handle(caller);
+  return HandleAdmitted(request, subject,
+                        [&](const Request& admitted) { return handle(caller, admitted); });
 }
 
 }  // namespace weft::coordinator

@@ -153,36 +153,28 @@ class LogStream : public PulledStream<v1::LogLine> {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::JobUpdate>* NewJobWatch(Service& service, Metrics& metrics,
-                                                     const std::string& id_or_prefix) {
-  Result<std::string> id = service.ResolveId(id_or_prefix);
-  auto stream = std::make_shared<JobWatch>(service, metrics, id.ok() ? *id : "");
-  if (id.ok()) {
-    stream->Begin(service.job_changes(), *id);
-  } else {
-    stream->Fail(id.status());
-  }
+                                                     const std::string& job_id) {
+  auto stream = std::make_shared<JobWatch>(service, metrics, job_id);
+  stream->Begin(service.job_changes(), job_id);
   return stream.get();
 }
 
 grpc::ServerWriteReactor<v1::LogLine>* NewLogStream(Service& service, Metrics& metrics,
                                                     const v1::StreamLogsRequest& request) {
-  Result<std::string> id = service.ResolveId(request.id());
   LogQuery query;
+  query.job_id = request.id();
   query.after_sequence = request.after_sequence();
   if (request.has_rank()) query.rank = request.rank();
   if (request.has_epoch()) query.epoch = request.epoch();
-  Status status = id.status();
-  if (status.ok()) {
-    query.job_id = *id;
-    if (request.tail() > 0) {
-      Result<int64_t> cursor = service.store().TailCursor(query, request.tail());
-      status = cursor.status();
-      if (status.ok()) query.after_sequence = *cursor;
-    }
+  Status status = service.store().OwnerOf(query.job_id).status();
+  if (status.ok() && request.tail() > 0) {
+    Result<int64_t> cursor = service.store().TailCursor(query, request.tail());
+    status = cursor.status();
+    if (status.ok()) query.after_sequence = *cursor;
   }
   auto stream = std::make_shared<LogStream>(service, metrics, query, request.follow());
   if (status.ok()) {
-    stream->Begin(service.log_changes(), *id);
+    stream->Begin(service.log_changes(), request.id());
   } else {
     stream->Fail(status);
   }

@@ -9,7 +9,7 @@ namespace weft::coordinator {
 
 /// Sends the job at once and after changes; several changes while the client reads become one.
 grpc::ServerWriteReactor<v1::JobUpdate>* NewJobWatch(Service& service, Metrics& metrics,
-                                                     const std::string& id_or_prefix);
+                                                     const std::string& job_id);
 
 /// Sends stored log lines from the request's cursor on, and new ones as they are stored.
 grpc::ServerWriteReactor<v1::LogLine>* NewLogStream(Service& service, Metrics& metrics,

@@ -4,19 +4,18 @@
 #include <optional>
 #include <string>
 
-#include "common/env.h"
 #include "common/formats/added_network.h"
 #include "common/formats/huggingface.h"
 #include "common/model/technique_cost.h"
 
 namespace weft::coordinator {
 
-Status ResolveImport(JobSpec& spec) {
+Status ResolveImport(Env& files, JobSpec& spec) {
   const std::string& folder = spec.model.import_path;
   if (!folder.empty() && !std::filesystem::path(folder).is_absolute()) {
     return InvalidError("model.import_path '" + folder + "' is not an absolute path");
   }
-  Status status = ResolveImportedModel(Env::Posix(), spec);
+  Status status = ResolveImportedModel(files, spec);
   if (status.code() == StatusCode::kNotFound) {
     return InvalidError("model.import_path: " + status.message() +
                         "; hint: the folder must be readable here and on the workers");
@@ -27,7 +26,7 @@ Status ResolveImport(JobSpec& spec) {
     return InvalidError(std::string(added->field) + ".import_path '" + added->model->import_path +
                         "' is not an absolute path");
   }
-  return ResolveAddedNetwork(Env::Posix(), spec);
+  return ResolveAddedNetwork(files, spec);
 }
 
 }  // namespace weft::coordinator

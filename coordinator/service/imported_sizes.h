@@ -1,5 +1,6 @@
 #pragma once
 
+#include "common/env.h"
 #include "common/spec/job_spec.h"
 #include "common/status.h"
 
@@ -11,6 +12,6 @@ inline constexpr const char* kRootsHint =
 
 /// Puts the sizes of an imported model, from its config.json, into the job; the planner needs them.
 /// kInvalid when that cannot be read.
-Status ResolveImport(JobSpec& spec);
+Status ResolveImport(Env& files, JobSpec& spec);
 
 }  // namespace weft::coordinator

@@ -69,26 +69,27 @@ class Service {
   /// For tests that moved a ManualClock.
   void Wake();
 
-  // For users.
+  // For users. Jobs are named by their full ids: a beginning may be that of another job by the time
+  // that the call comes to its turn (ResolveId).
   /// `by`, here and below: the call that asks for it, whose record is stored with the change; null:
   /// none.
   void Submit(const JobSpec& spec, const std::string& client_request_id,
               const std::function<void(Result<SubmitResult>)>& done,
               const std::shared_ptr<CallRecord>& by = nullptr);
-  void Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Cancel(const std::string& job_id, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
-  void Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Retry(const std::string& job_id, std::function<void(Result<JobView>)> done,
              std::shared_ptr<CallRecord> by = nullptr);
-  void Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Pause(const std::string& job_id, std::function<void(Result<JobView>)> done,
              std::shared_ptr<CallRecord> by = nullptr);
-  void Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+  void Resume(const std::string& job_id, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Moves it to another queue or priority, where given.
-  void Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+  void Update(const std::string& job_id, const std::optional<std::string>& queue,
               std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Why the job is where it is. `done` runs on the loop, or at once for a job that does not wait.
-  void Explain(const std::string& id_or_prefix, std::function<void(Result<JobExplanation>)> done);
+  void Explain(const std::string& job_id, std::function<void(Result<JobExplanation>)> done);
   /// All queues with what their jobs hold; `done` runs on the loop.
   void Queues(std::function<void(std::vector<QueueUse>)> done);
   /// From now on; kInvalid, and nothing changes, unless ValidateQueues holds.
@@ -96,7 +97,7 @@ class Service {
   /// Forgets a job that has ended: kConflict when it has not, when one that comes after it has not,
   /// or when its run folder is to go and something lies there that no job writes. An event
   /// "deleted" says by whom. `done` runs once the folder is gone, which goes on after a crash.
-  void Delete(const std::string& id_or_prefix, bool delete_run_dir,
+  void Delete(const std::string& job_id, bool delete_run_dir,
               std::function<void(Result<DeletedJob>)> done,
               std::shared_ptr<CallRecord> by = nullptr);
   /// Forgets a worker; kConflict when it is attached or has ranks, kNotFound when it is unknown.
@@ -109,7 +110,7 @@ class Service {
                            std::shared_ptr<CallRecord> by = nullptr);
   /// Calls `answer` on the loop: whoever waits for it knows that the loop runs.
   void Ping(std::function<void()> answer) { loop_.Post(std::move(answer)); }
-  Result<JobView> Get(const std::string& id_or_prefix);
+  Result<JobView> Get(const std::string& job_id);
   Result<JobPage> List(const JobQuery& query);
   /// Plans for `cluster`, or for the attached workers. Keeps the `top` best candidates. `done` is
   /// called once, with kExhausted when that takes longer than the budget of a call and kUnavailable
@@ -136,12 +137,12 @@ class Service {
       bool dry_run, bool reset, const std::shared_ptr<CallRecord>& by = nullptr);
   std::vector<WorkerView> Workers();
   /// Oldest first.
-  Result<std::vector<EventRecord>> Events(const std::string& id_or_prefix);
-  Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& id_or_prefix);
+  Result<std::vector<EventRecord>> Events(const std::string& job_id);
+  Result<std::vector<CheckpointRecord>> Checkpoints(const std::string& job_id);
   /// Has the ranks record 1 to 100 steps. kConflict when the job is not RUNNING, is recorded
   /// already or ends meanwhile; kUnavailable when its worker is out of reach or takes more than an
   /// hour.
-  void Profile(const std::string& id_or_prefix, int64_t steps,
+  void Profile(const std::string& job_id, int64_t steps,
                std::function<void(Result<JobProfile>)> done);
   /// The full id of the one job whose id begins so.
   Result<std::string> ResolveId(const std::string& id_or_prefix);
@@ -204,7 +205,7 @@ class Service {
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
   /// Change of the job that a user named, and its view.
-  void ChangeForUser(const std::string& id_or_prefix, Decide decide,
+  void ChangeForUser(const std::string& job_id, Decide decide,
                      std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
   /// Runs `decide` on the job as it is stored once its earlier changes are done, commits what it
   /// says, shows the effects, calls `done`. A `must` change that the store could not take is tried
@@ -271,9 +272,10 @@ class Service {
   void DoubtEnd(const std::string& job_id, PlacementReport& report);
 
   // service_rendezvous.cc: where ranks find each other. On the loop.
-  /// Whether the worker has ranks of the attempt. If not, and it has joined, it gets that answer.
-  bool MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
-                   const AttemptKey& attempt);
+  /// Ranks of the attempt. 0 if the worker has none of them; when it has joined, it gets that
+  /// answer.
+  int64_t RanksThatMeet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                        const AttemptKey& attempt);
 
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
   /// What the placements of its newest attempt do that are not gone.
@@ -303,6 +305,10 @@ class Service {
   // service_queues.cc.
   /// kInvalid unless jobs may be in that queue.
   Status CheckQueue(const std::string& name);
+  /// Whether whoever calls may give a job of the queue this priority: admins may, and others up to
+  /// what the queue allows.
+  Status CheckPriority(const std::string& queue, int64_t priority,
+                       const std::shared_ptr<CallRecord>& by);
   /// Adds what the last pass over the queue says of the job.
   void ExplainWait(JobExplanation& explained);
   /// What would start a queued job now, in words; as far as plans are known.
@@ -382,7 +388,7 @@ class Service {
   double MeanSecondsBetweenFailures(const Plan& plan) const;
 
   // service_profile.cc. On the loop.
-  Status StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call);
+  Status StartProfile(int64_t steps, ProfileCall call);
   void EndProfile(int64_t request_id, Result<std::string> report_json);
   /// Nothing comes through this link any more.
   void EndProfilesOf(const std::shared_ptr<WorkerLink>& link);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/clock.h"
+#include "common/env_confined.h"
 #include "common/model/job_paths.h"
 #include "coordinator/planner/report/explain.h"
 #include "coordinator/service/imported_sizes.h"
@@ -21,7 +22,8 @@ Result<std::pair<JobSpec, ClusterProfile>> Service::ToPlan(
   WEFT_RETURN_IF_ERROR(ValidateJob(spec));
   WEFT_RETURN_IF_ERROR(CheckPaths(spec, options_.data_roots, kRootsHint));
   JobSpec resolved = spec;
-  WEFT_RETURN_IF_ERROR(ResolveImport(resolved));
+  ConfinedEnv files(options_.data_roots, kRootsHint);
+  WEFT_RETURN_IF_ERROR(ResolveImport(files, resolved));
   if (cluster) return std::pair(std::move(resolved), *cluster);
   ClusterProfile attached;
   for (WorkerView& worker : Workers()) {

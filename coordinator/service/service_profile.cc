@@ -11,21 +11,20 @@ constexpr auto kPatience = std::chrono::hours(1);
 
 }  // namespace
 
-void Service::Profile(const std::string& id_or_prefix, int64_t steps,
+void Service::Profile(const std::string& job_id, int64_t steps,
                       std::function<void(Result<JobProfile>)> done) {
-  loop_.Post([this, id_or_prefix, steps, done = std::move(done)] {
-    if (Status status = StartProfile(id_or_prefix, steps, {"", nullptr, done}); !status.ok()) {
+  loop_.Post([this, job_id, steps, done = std::move(done)] {
+    if (Status status = StartProfile(steps, {job_id, nullptr, done}); !status.ok()) {
       done(status);
     }
   });
 }
 
-Status Service::StartProfile(const std::string& id_or_prefix, int64_t steps, ProfileCall call) {
+Status Service::StartProfile(int64_t steps, ProfileCall call) {
   if (steps < 1 || steps > kMaxSteps) {
     return InvalidError("steps is " + std::to_string(steps) + ", but must be 1 to " +
                         std::to_string(kMaxSteps));
   }
-  WEFT_ASSIGN_OR_RETURN(call.job_id, ResolveId(id_or_prefix));
   auto it = live_.find(call.job_id);
   if (it == live_.end() || it->second->current.job.state != JobState::kRunning ||
       !it->second->current.attempt) {

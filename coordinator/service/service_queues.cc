@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/log.h"
+#include "coordinator/access/role.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
@@ -23,6 +24,13 @@ Status Service::SetQueues(const QueuesSpec& queues) {
 Status Service::CheckQueue(const std::string& name) {
   std::lock_guard lock(view_mutex_);
   return CheckQueueOfJob(queues_, name);
+}
+
+Status Service::CheckPriority(const std::string& queue, int64_t priority,
+                              const std::shared_ptr<CallRecord>& by) {
+  if (by != nullptr && by->record.role == Name(Role::kAdmin)) return OkStatus();
+  std::lock_guard lock(view_mutex_);
+  return CheckPriorityOfJob(queues_, queue, priority);
 }
 
 void Service::Queues(std::function<void(std::vector<QueueUse>)> done) {
@@ -53,9 +61,8 @@ std::vector<QueueUse> Service::CountQueues() {
   return uses;
 }
 
-void Service::Explain(const std::string& id_or_prefix,
-                      std::function<void(Result<JobExplanation>)> done) {
-  const Result<JobView> view = Get(id_or_prefix);
+void Service::Explain(const std::string& job_id, std::function<void(Result<JobExplanation>)> done) {
+  const Result<JobView> view = Get(job_id);
   if (!view.ok()) return done(view.status());
   JobExplanation explained;
   explained.id = view->job.id;

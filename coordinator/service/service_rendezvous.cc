@@ -8,25 +8,30 @@
 
 namespace weft::coordinator {
 
-bool Service::MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
-                          const AttemptKey& attempt) {
+int64_t Service::RanksThatMeet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                               const AttemptKey& attempt) {
   std::string worker_id;
-  if (SessionOf(link, "store", &worker_id) == nullptr) return false;
+  if (SessionOf(link, "store", &worker_id) == nullptr) return 0;
   const auto it = live_.find(attempt.job_id);
   if (it != live_.end() &&
       LivingPlacement(it->second->current, attempt.epoch, worker_id) != nullptr) {
-    return true;
+    int64_t ranks = 0;
+    for (const PlacementRecord& each : it->second->current.attempt->placements) {
+      ranks += std::ssize(each.ranks);
+    }
+    return std::max<int64_t>(ranks, 1);
   }
   metrics_.Fenced("store");
   link->ReplyStore(request_id, AbortedError("the attempt is over"));
-  return false;
+  return 0;
 }
 
 void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                        const AttemptKey& attempt, const std::string& key, std::string value) {
   loop_.Post([this, link, request_id, attempt, key, value = std::move(value)]() mutable {
-    if (!MayUseStore(link, request_id, attempt)) return;
-    Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, key, std::move(value));
+    const int64_t ranks = RanksThatMeet(link, request_id, attempt);
+    if (ranks == 0) return;
+    Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, ranks, key, std::move(value));
     link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
   });
 }
@@ -34,8 +39,9 @@ void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_
 void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                        const AttemptKey& attempt, const std::string& key, double timeout_seconds) {
   loop_.Post([this, link, request_id, attempt, key, timeout_seconds] {
-    if (!MayUseStore(link, request_id, attempt)) return;
-    int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, key,
+    const int64_t ranks = RanksThatMeet(link, request_id, attempt);
+    if (ranks == 0) return;
+    int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, ranks, key,
                                      [link, request_id](const Result<std::string>& value) {
                                        link->ReplyStore(request_id, value);
                                      });

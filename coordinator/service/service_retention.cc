@@ -37,14 +37,9 @@ Result<Transaction> Forget(const JobCase& current, int64_t version, const std::s
 
 }  // namespace
 
-void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
+void Service::Delete(const std::string& job_id, bool delete_run_dir,
                      std::function<void(Result<DeletedJob>)> done, std::shared_ptr<CallRecord> by) {
-  loop_.Post([this, id_or_prefix, delete_run_dir, done = std::move(done), by = std::move(by)] {
-    Result<std::string> id = ResolveId(id_or_prefix);
-    if (!id.ok()) {
-      done(id.status());
-      return;
-    }
+  loop_.Post([this, job_id, delete_run_dir, done = std::move(done), by = std::move(by)] {
     const bool named = by != nullptr && !by->record.who.empty();
     const auto answer = [this, done](const Result<DeletedJob>& deleted) {
       if (!deleted.ok() || deleted->kept_run_dir.empty()) return done(deleted);
@@ -53,7 +48,7 @@ void Service::Delete(const std::string& id_or_prefix, bool delete_run_dir,
         done(std::move(kept));
       });
     };
-    DeleteStored({*id, named ? "user " + by->record.who : "a user", delete_run_dir, answer, by});
+    DeleteStored({job_id, named ? "user " + by->record.who : "a user", delete_run_dir, answer, by});
   });
 }
 

@@ -135,9 +135,9 @@ bool Service::MayStart(const LiveJob& live) const {
   return !live.retry_from || clock_.Monotonic() >= *live.retry_from;
 }
 
-Result<std::vector<EventRecord>> Service::Events(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
-  return store_.ListEvents(id);
+Result<std::vector<EventRecord>> Service::Events(const std::string& job_id) {
+  WEFT_RETURN_IF_ERROR(store_.OwnerOf(job_id).status());
+  return store_.ListEvents(job_id);
 }
 
 }  // namespace weft::coordinator

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "common/env.h"
@@ -206,6 +208,29 @@ TEST_F(ServiceTest, ALongQueueIsLoadedAfterTheStartAndKeepsItsOrder) {
   service_.reset();
 }
 
+TEST_F(ServiceTest, AJobIsKnownByItsFullIdAlone) {
+  const std::string id = Submit(1)->view.job.id;
+  const std::string beginning = id.substr(0, id.size() - 1);
+  ASSERT_EQ(service_->ResolveId(beginning).value(), id);
+  const auto end = [&](auto&& call) {
+    std::promise<StatusCode> promise;
+    call([&](const auto& result) { promise.set_value(result.status().code()); });
+    return promise.get_future().get();
+  };
+  EXPECT_EQ(end([&](auto done) { service_->Cancel(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Pause(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Retry(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Update(beginning, std::nullopt, 3, done); }),
+            StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Profile(beginning, 1, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Delete(beginning, true, done); }),
+            StatusCode::kNotFound);
+  EXPECT_EQ(end([&](auto done) { service_->Explain(beginning, done); }), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Events(beginning).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Checkpoints(beginning).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(service_->Get(id)->job.state, JobState::kQueued);
+}
+
 TEST_F(ServiceTest, HeartbeatsNeverTouchTheDisk) {
   auto a = Attach("a");
   std::string id = Submit(1)->view.job.id;
@@ -252,18 +277,59 @@ TEST_F(ServiceTest, TheSizesOfAnImportedModelComeFromItsFolder) {
   ASSERT_TRUE(env.RemoveTree(folder).ok());
 }
 
+TEST_F(ServiceTest, LinksOutOfTheDeclaredFoldersAreReadForNoJob) {
+  namespace fs = std::filesystem;
+  const fs::path dir = fs::path(testing::TempDir()) / "linked_service";
+  fs::remove_all(dir);
+  fs::create_directories(dir / "data/texts");
+  fs::create_directories(dir / "secret");
+  fs::copy(WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start", dir / "data/model");
+  std::ofstream(dir / "secret/s.txt") << "secret";
+  std::ofstream(dir / "data/texts/a.txt") << "text";
+  options_.data_roots = {dir / "data"};
+  StartService();
+  JobSpec spec;
+  spec.name = "job";
+  spec.model.import_path = spec.data.tokenizer.path = dir / "data/model";
+  spec.data.train = {dir / "data/texts"};
+  const auto submit = [&](const std::string& request) {
+    std::promise<Status> promise;
+    service_->Submit(spec, request,
+                     [&](const Result<SubmitResult>& r) { promise.set_value(r.status()); });
+    return promise.get_future().get();
+  };
+  const Status sound = submit("1");
+  ASSERT_TRUE(sound.ok()) << sound.message();
+
+  fs::create_symlink(dir / "secret/s.txt", dir / "data/texts/b.txt");
+  const Status text = submit("2");
+  EXPECT_EQ(text.code(), StatusCode::kInvalid);
+  EXPECT_THAT(text.message(), HasSubstr("texts/b.txt leads out of the folders"));
+  EXPECT_THAT(text.message(), HasSubstr("--data-root of weft-coordinator"));
+  fs::remove(dir / "data/texts/b.txt");
+
+  fs::rename(dir / "data/model/config.json", dir / "secret/config.json");
+  fs::create_symlink(dir / "secret/config.json", dir / "data/model/config.json");
+  for (const Status& status : {submit("3"), PlanFor(spec, ClusterProfile()).status()}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(), HasSubstr("config.json leads out of the folders"));
+  }
+  EXPECT_EQ(service_->List({})->jobs.size(), 1u);
+  fs::remove_all(dir);
+}
+
 TEST(ResolveImport, TakesTheSizesOfTheNetworkWhoseLogitsAreAddedFromItsFolder) {
   JobSpec job;
   job.model.context = 16;
   ModelSpec& base = job.train.value_learning.base;
   base.import_path = WEFT_SOURCE_DIR "/tests/parity/testdata/gpt2/start";
-  ASSERT_TRUE(ResolveImport(job).ok());
+  ASSERT_TRUE(ResolveImport(Env::Posix(), job).ok());
   EXPECT_EQ(base.width, 32);
   EXPECT_EQ(job.model.vocab_size, base.vocab_size);
   for (const char* bad : {"/nowhere", "relative"}) {
     base = ModelSpec();
     base.import_path = bad;
-    const Status status = ResolveImport(job);
+    const Status status = ResolveImport(Env::Posix(), job);
     EXPECT_EQ(status.code(), StatusCode::kInvalid);
     EXPECT_THAT(status.message(), HasSubstr("train.value_learning.base.import_path"));
   }

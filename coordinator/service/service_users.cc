@@ -2,7 +2,7 @@
 #include <optional>
 #include <random>
 
-#include "common/env.h"
+#include "common/env_confined.h"
 #include "common/failpoint.h"
 #include "common/formats/data_files.h"
 #include "common/formats/imported_weights.h"
@@ -60,10 +60,12 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.spec = spec;
   job.queue = spec.scheduling.queue;
   job.priority = spec.scheduling.priority;
-  if (status.ok()) status = ResolveImport(job.spec);
-  if (status.ok()) status = CheckImportedWeights(Env::Posix(), job.spec, kMissingIsError);
-  if (status.ok()) status = CheckDataFiles(Env::Posix(), job.spec, kDataCheck);
+  ConfinedEnv files(options_.data_roots, kRootsHint);
+  if (status.ok()) status = ResolveImport(files, job.spec);
+  if (status.ok()) status = CheckImportedWeights(files, job.spec, kMissingIsError);
+  if (status.ok()) status = CheckDataFiles(files, job.spec, kDataCheck);
   if (status.ok()) status = CheckScheduling(job.spec);
+  if (status.ok()) status = CheckPriority(job.queue, job.priority, by);
   if (status.ok() && (client_request_id.empty() || client_request_id.size() > 128)) {
     status = InvalidError("client_request_id must have 1 to 128 characters");
   }
@@ -143,58 +145,49 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   });
 }
 
-void Service::ChangeForUser(const std::string& id_or_prefix, Decide decide,
+void Service::ChangeForUser(const std::string& job_id, Decide decide,
                             std::function<void(Result<JobView>)> done,
                             std::shared_ptr<CallRecord> by) {
   loop_.Post(
-      [this, id_or_prefix, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
-        Result<std::string> id = ResolveId(id_or_prefix);
-        if (!id.ok()) {
-          done(id.status());
-          return;
-        }
+      [this, job_id, decide = std::move(decide), done = std::move(done), by = std::move(by)] {
         Change(
-            *id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
-            [this, id = *id, done](const Status& status) {
-              done(status.ok() ? Get(id) : Result<JobView>(status));
+            job_id, [decide, by](const JobCase& current) { return Audited(decide(current), by); },
+            [this, job_id, done](const Status& status) {
+              done(status.ok() ? Get(job_id) : Result<JobView>(status));
             },
             false);
       });
 }
 
-void Service::Cancel(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Cancel(const std::string& job_id, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return CancelJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Retry(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Retry(const std::string& job_id, std::function<void(Result<JobView>)> done,
                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return RetryJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Pause(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Pause(const std::string& job_id, std::function<void(Result<JobView>)> done,
                     std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return PauseJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Resume(const std::string& id_or_prefix, std::function<void(Result<JobView>)> done,
+void Service::Resume(const std::string& job_id, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   ChangeForUser(
-      id_or_prefix,
-      [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
+      job_id, [this](const JobCase& current) { return ResumeJob(current, clock_.UnixSeconds()); },
       std::move(done), std::move(by));
 }
 
-void Service::Update(const std::string& id_or_prefix, const std::optional<std::string>& queue,
+void Service::Update(const std::string& job_id, const std::optional<std::string>& queue,
                      std::optional<int64_t> priority, std::function<void(Result<JobView>)> done,
                      std::shared_ptr<CallRecord> by) {
   if (Status known = queue ? CheckQueue(*queue) : OkStatus(); !known.ok()) {
@@ -206,11 +199,14 @@ void Service::Update(const std::string& id_or_prefix, const std::optional<std::s
     return;
   }
   ChangeForUser(
-      id_or_prefix,
-      [this, queue, priority](const JobCase& current) {
+      job_id,
+      [this, queue, priority, by](const JobCase& current) -> Result<Transaction> {
+        const JobRecord& job = current.job;
+        WEFT_RETURN_IF_ERROR(
+            CheckPriority(queue.value_or(job.queue), priority.value_or(job.priority), by));
         return UpdateJob(current, queue, priority, clock_.UnixSeconds());
       },
-      std::move(done), std::move(by));
+      std::move(done), by);
 }
 
 Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
@@ -224,10 +220,9 @@ Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
                       ids[1] + (ids.size() > 2 ? ", ..." : "") + "); hint: give more of the id");
 }
 
-Result<JobView> Service::Get(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
-  WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(id));
-  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(id));
+Result<JobView> Service::Get(const std::string& job_id) {
+  WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(job_id));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
   return Compose(std::move(job), std::move(attempts));
 }
 
@@ -284,9 +279,9 @@ std::vector<WorkerView> Service::Workers() {
   return views;
 }
 
-Result<std::vector<CheckpointRecord>> Service::Checkpoints(const std::string& id_or_prefix) {
-  WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
-  return store_.ListCheckpoints(id);
+Result<std::vector<CheckpointRecord>> Service::Checkpoints(const std::string& job_id) {
+  WEFT_RETURN_IF_ERROR(store_.OwnerOf(job_id).status());
+  return store_.ListCheckpoints(job_id);
 }
 
 }  // namespace weft::coordinator

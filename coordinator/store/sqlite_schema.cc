@@ -229,6 +229,21 @@ CREATE TABLE folder_deletions (
   run_dir TEXT NOT NULL
 ) WITHOUT ROWID;
 )sql",
+    // Request ids are those of a person: that of the job so far.
+    R"sql(
+CREATE TABLE request_ids_of_owners (
+  owner TEXT NOT NULL,
+  client_request_id TEXT NOT NULL,
+  job_id TEXT NOT NULL REFERENCES jobs (id),
+  PRIMARY KEY (owner, client_request_id)
+) WITHOUT ROWID;
+INSERT INTO request_ids_of_owners
+  SELECT jobs.owner, request_ids.client_request_id, request_ids.job_id
+  FROM request_ids JOIN jobs ON jobs.id = request_ids.job_id;
+DROP TABLE request_ids;
+ALTER TABLE request_ids_of_owners RENAME TO request_ids;
+CREATE INDEX request_ids_by_job ON request_ids (job_id);
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

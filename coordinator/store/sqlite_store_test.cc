@@ -188,6 +188,40 @@ TEST_F(SqliteStoreTest, JobsOfAnOlderSchemaComeAfterTheSameOnes) {
   EXPECT_TRUE(CommitAndWait(**store, remove).ok());
 }
 
+TEST_F(SqliteStoreTest, RequestIdsOfAnOlderSchemaAreThoseOfTheOwnersOfTheirJobs) {
+  {
+    auto db = SqliteDb::Open(path_);
+    ASSERT_TRUE(Migrate(**db, path_, Migrations().first(10)).ok());
+    for (const char* owner : {"ada", ""}) {
+      const std::string id = "'job-of-" + std::string(owner) + "'";
+      ASSERT_TRUE((*db)
+                      ->Exec("INSERT INTO jobs (id, version, state, reason, message, submitted_at, "
+                             "queued_at, run_dir, summary_json, spec_json, progress_json, "
+                             "last_epoch, budget_from, owner) VALUES (" +
+                             id +
+                             ",1,'QUEUED','REASON_UNSPECIFIED','',1,1,'/r','','{}','{}',0,0,'" +
+                             owner + "'); INSERT INTO request_ids VALUES ('request " + owner +
+                             "'," + id + ")")
+                      .ok());
+    }
+  }
+  auto store = Open();
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  int jobs = 0;
+  const auto submit = [&](const std::string& request, const std::string& owner) {
+    Transaction change = NewJob("new-" + std::to_string(++jobs));
+    change.job->owner = owner;
+    change.client_request_id = request;
+    auto result = CommitAndWait(**store, change);
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() ? result->existing_job_id : "";
+  };
+  EXPECT_EQ(submit("request ada", "ada"), "job-of-ada");
+  EXPECT_EQ(submit("request ", ""), "job-of-");
+  EXPECT_EQ(submit("request ada", "bob"), "");
+  EXPECT_EQ(submit("request ada", ""), "");
+}
+
 TEST_F(SqliteStoreTest, AListReadsNoRowOfJobs) {
   ASSERT_TRUE(Open().ok());
   auto db = SqliteDb::Open(path_);

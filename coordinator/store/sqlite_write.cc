@@ -324,8 +324,10 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
                                       int64_t log_bytes_per_job) {
   CommitResult result;
   if (!transaction.client_request_id.empty()) {
-    SqliteQuery known(db, "SELECT job_id FROM request_ids WHERE client_request_id = ?");
-    WEFT_ASSIGN_OR_RETURN(bool row, known.Bind(transaction.client_request_id).Step());
+    SqliteQuery known(db,
+                      "SELECT job_id FROM request_ids WHERE owner = ? AND client_request_id = ?");
+    known.Bind(transaction.job->owner).Bind(transaction.client_request_id);
+    WEFT_ASSIGN_OR_RETURN(bool row, known.Step());
     if (row) {
       result.existing_job_id = known.Text();
       return result;
@@ -340,8 +342,9 @@ Result<CommitResult> WriteTransaction(SqliteDb& db, const Transaction& transacti
   }
   if (transaction.job) WEFT_RETURN_IF_ERROR(WriteJob(db, *transaction.job, result));
   if (!transaction.client_request_id.empty()) {
-    SqliteQuery insert(db, "INSERT INTO request_ids VALUES (?,?)");
-    insert.Bind(transaction.client_request_id).Bind(transaction.job->id);
+    SqliteQuery insert(db, "INSERT INTO request_ids VALUES (?,?,?)");
+    insert.Bind(transaction.job->owner).Bind(transaction.client_request_id);
+    insert.Bind(transaction.job->id);
     WEFT_RETURN_IF_ERROR(insert.Run());
   }
   if (transaction.attempt) WEFT_RETURN_IF_ERROR(WriteAttempt(db, *transaction.attempt));

@@ -33,8 +33,8 @@ struct Transaction {
   /// version is one more. Otherwise the transaction fails with kConflict. So does a new job unless
   /// all jobs of its scheduling.after exist, or while a folder of its id is still to be deleted.
   std::optional<JobRecord> job;
-  /// The client's name for this submission, with a new job. When it is known already nothing is
-  /// written, and the result names the job submitted then.
+  /// The client's name for this submission, with a new job. When it is known already of the job's
+  /// owner nothing is written, and the result names the job submitted then.
   std::string client_request_id;
   /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
   /// than every epoch of the job, or the transaction fails with kConflict.

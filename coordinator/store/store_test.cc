@@ -89,6 +89,24 @@ TEST_P(StoreContract, OneRequestIdGivesOneJob) {
   EXPECT_THAT(*store_->FindJobIds("j-", 10), ElementsAre("j-first"));
 }
 
+TEST_P(StoreContract, RequestIdsAreThoseOfAPerson) {
+  const auto submit = [&](const std::string& id, const std::string& owner) {
+    Transaction change = Put(NewJob(id));
+    change.job->owner = owner;
+    change.client_request_id = "r";
+    auto result = CommitAndWait(*store_, change);
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    return result.ok() ? result->existing_job_id : "";
+  };
+  EXPECT_EQ(submit("j-ada", "ada"), "");
+  EXPECT_EQ(submit("j-bob", "bob"), "");
+  EXPECT_EQ(submit("j-nobody", ""), "");
+  EXPECT_EQ(submit("j-again", "bob"), "j-bob");
+  EXPECT_EQ(submit("j-again", "ada"), "j-ada");
+  EXPECT_EQ(submit("j-again", ""), "j-nobody");
+  EXPECT_EQ(store_->FindJobIds("j-", 10)->size(), 3u);
+}
+
 TEST_P(StoreContract, RacingSubmissionsOfOneRequestMakeOneJob) {
   std::atomic<int> created = 0;
   std::vector<std::thread> threads;

@@ -135,7 +135,8 @@ class Compose(unittest.TestCase):
                     for path in [*service["environment"].values(),
                                  *re.findall(rf"{folder}/[\w.-]+", " ".join(self.command(service)))]
                     if path.startswith(folder)}
-            self.assertEqual(len(read), 5)
+            self.assertEqual(len(read), 6)
+            self.assertIn(self.flag(self.services["coordinator"], "--tls-crl"), read)
             for path in read:
                 self.assertTrue((pathlib.Path(made) / pathlib.Path(path).name).exists(), path)
 

@@ -284,6 +284,15 @@ class Objects(unittest.TestCase):
                     return
         self.fail("no worker is told how long it may drain")
 
+    def test_the_secret_of_the_docs_holds_what_the_coordinator_reads(self):
+        text = (ROOT / "docs/security.md").read_text()
+        secret = re.search(r"create secret generic weft-coordinator-tls (.*)", text)[1]
+        coordinator, = (c for _, c in self.containers() if c["name"] == "coordinator")
+        read = {pathlib.Path(a.split("=")[1]).name for a in coordinator["args"]
+                if "=/etc/weft/tls/" in a}
+        self.assertEqual(set(re.findall(r"--from-file=ca/(\S+)", secret)), read)
+        self.assertIn("ca-crl.pem", read)
+
     def test_prometheus_gets_the_port_of_metrics(self):
         for pod, container in self.containers():
             metrics = next(p for p in container["ports"] if p["name"] == "metrics")
@@ -396,6 +405,33 @@ class Probes(unittest.TestCase):
         ports = yaml.safe_load((self.folder / "worker/daemon.json").read_text())
         self.ports[worker["ports"][0]["containerPort"]] = ports["metrics_port"]
         self.expect_answers(worker)
+
+    def test_a_revoked_certificate_is_refused_without_a_restart(self):
+        coordinator, = (c for item in build() for c in pod_of(item).get("spec", {}).get(
+            "containers", []) if c["name"] == "coordinator")
+        port = int(self.start(coordinator).rsplit(":", 1)[1])
+        tls = self.folder / "tls"
+
+        def certs(*command):
+            subprocess.run([BIN / "weft", "certs", command[0], tls, *command[1:]], check=True,
+                           capture_output=True)
+
+        def whoami():
+            return subprocess.run(
+                [BIN / "weft", "auth", "whoami"], capture_output=True, text=True,
+                env={**os.environ, "WEFT_SERVER": f"127.0.0.1:{port}",
+                     "WEFT_TLS_CA": str(tls / "ca.pem"),
+                     "WEFT_TLS_CERT": str(tls / "client-ann.pem")})
+
+        certs("issue", "client", "ann")
+        known = whoami()
+        self.assertEqual(known.returncode, 0, known.stderr)
+        certs("revoke", "client", "ann")
+        deadline = time.monotonic() + 20  # the list is read again within a second
+        while (refused := whoami()).returncode == 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        self.assertIn("was revoked", refused.stderr)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/log.h"
+#include "common/model/job_paths.h"
 #include "worker/daemon/agent_share.h"
 #include "worker/daemon/snapshot_folder.h"
 
@@ -83,6 +84,8 @@ void Agent::Start() {
 // --------------------------------------------------------------------------------- commands
 
 void Agent::OnStart(const v1::StartAttempt& start) {
+  // Files are named after it.
+  if (Status legal = CheckJobId(start.job_id()); !legal.ok()) return SendRefused(start, legal);
   Key key{start.job_id(), start.epoch()};
   // Delivered at least once, and perhaps late. A running attempt may get ranks here again, which
   // have greater numbers than those before.
@@ -370,6 +373,17 @@ void Agent::SendHealthReply(v1::HealthReply reply) {
   v1::WorkerMessage message;
   *message.mutable_health() = std::move(reply);
   connection_->Send(std::move(message));
+}
+
+void Agent::SendRefused(const v1::StartAttempt& start, const Status& why) {
+  v1::WorkerMessage out;
+  v1::AttemptReport& report = *out.mutable_attempt();
+  report.set_job_id(start.job_id());
+  report.set_epoch(start.epoch());
+  report.set_state(v1::ATTEMPT_FAILED);
+  report.set_reason(v1::USER_ERROR);
+  report.set_message(why.message());
+  connection_->Send(std::move(out));
 }
 
 void Agent::SendStopped(const std::string& job_id, int64_t epoch, const std::string& message) {

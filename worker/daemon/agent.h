@@ -108,6 +108,8 @@ class Agent : private AttemptListener {
   void SchedulePump();
   void SendLinkReply(v1::LinkReply reply);
   void SendHealthReply(v1::HealthReply reply);
+  /// Says that an attempt has failed by a mistake of the order; nothing of it is here.
+  void SendRefused(const v1::StartAttempt& start, const Status& why);
   void SendStopped(const std::string& job_id, int64_t epoch, const std::string& message);
   void ForgetOldShares();
   void FinishDrainIfDone();

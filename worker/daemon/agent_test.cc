@@ -95,10 +95,10 @@ class AgentTest : public ::testing::Test {
     start.set_job_id(name);
     start.set_epoch(epoch);
     start.mutable_spec()->set_name(name);
-    start.mutable_spec()->mutable_data()->add_train("text.txt");
+    start.mutable_spec()->mutable_data()->add_train(train_);
     start.mutable_plan()->mutable_mesh()->set_data(ranks);
     start.set_world_size(ranks);
-    start.set_run_dir(dir_ + "/runs/" + name);
+    start.set_run_dir(run_dir_.empty() ? dir_ + "/runs/" + name : run_dir_);
     for (int rank = 0; rank < ranks; ++rank) {
       start.add_ranks(rank);
       start.mutable_plan()->add_rank_workers("w1");
@@ -142,6 +142,8 @@ class AgentTest : public ::testing::Test {
 
   std::string dir_, owner_;
   std::vector<std::string> data_roots_;
+  std::string train_ = "text.txt";
+  std::string run_dir_;  // of jobs; empty: as a coordinator names it
   FakeCoordinator coordinator_;
   boost::asio::io_context io_;
   std::thread thread_;
@@ -328,11 +330,34 @@ TEST_F(AgentTest, RefusesJobsThatNameFilesOutsideTheDeclaredFolders) {
   EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";
 }
 
-TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {
+TEST_F(AgentTest, ItsRanksReadBelowTheDeclaredFolders) {
+  data_roots_ = {dir_ + "/data", dir_ + "/more"};
+  train_ = dir_ + "/data/text.txt";
   StartAgent();
-  v1::CoordinatorMessage message;
-  StartJob("../../escape");
-  auto report = coordinator_.WaitForReport("../../escape", 1, v1::ATTEMPT_FAILED);
+  StartJob("inside");
+  ASSERT_TRUE(coordinator_.WaitForReport("inside", 1, v1::ATTEMPT_FINISHED));
+  EXPECT_THAT(
+      coordinator_.Lines("inside"),
+      testing::IsSupersetOf({"reads below " + dir_ + "/data", "reads below " + dir_ + "/more"}));
+}
+
+TEST_F(AgentTest, RefusesIdsOfJobsThatArePaths) {
+  StartAgent();
+  run_dir_ = dir_ + "/runs/job";
+  const std::string id = "../" + BaseName(dir_) + "-outside";
+  StartJob(id);
+  auto report = coordinator_.WaitForReport(id, 1, v1::ATTEMPT_FAILED);
+  ASSERT_TRUE(report);
+  EXPECT_THAT(report->message(), HasSubstr("a-z, 0-9 and dashes"));
+  EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";
+  EXPECT_FALSE(Env::Posix().FileExists(dir_ + "-outside-1-0.json"));
+}
+
+TEST_F(AgentTest, RefusesARunFolderOutsideItsRoot) {
+  run_dir_ = dir_ + "/runs/../../escape";
+  StartAgent();
+  StartJob("escape");
+  auto report = coordinator_.WaitForReport("escape", 1, v1::ATTEMPT_FAILED);
   ASSERT_TRUE(report);
   EXPECT_THAT(report->message(), HasSubstr("--run-root"));
   EXPECT_EQ(report->reason(), v1::USER_ERROR) << "no retry helps";

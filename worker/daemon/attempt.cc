@@ -109,7 +109,12 @@ Status Attempt::CheckStart() const {
   if (!dir.is_absolute()) {
     return InvalidError("run folder '" + dir.string() + "' is not an absolute path");
   }
-  WEFT_RETURN_IF_ERROR(CheckPaths(job_, settings_.data_roots, "--data-root of this weft-worker"));
+  constexpr const char* kHint = "--data-root of this weft-worker";
+  WEFT_RETURN_IF_ERROR(CheckPaths(job_, settings_.data_roots, kHint));
+  if (const std::string& folder = start_.plan().offload_directory(); !folder.empty()) {
+    WEFT_RETURN_IF_ERROR(
+        CheckPath({"plan.offload_directory", folder}, settings_.data_roots, kHint));
+  }
   if (settings_.run_root.empty()) return OkStatus();
   if (IsBelow(dir, {settings_.run_root})) return OkStatus();
   return InvalidError("run folder '" + dir.string() + "' is not inside this worker's --run-root " +
@@ -142,6 +147,7 @@ Status Attempt::StartRank(int index) {
   spec.host = settings_.host;
   spec.run_dir = start_.run_dir();
   spec.cache_dir = settings_.cache_dir;
+  spec.data_roots = settings_.data_roots;
   spec.mean_seconds_between_failures = start_.mean_seconds_between_failures();
   spec.membership = start_.membership();
   spec.joins = start_.joins();

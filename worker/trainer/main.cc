@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "common/env_confined.h"
 #include "common/json.h"
 #include "common/log.h"
 #include "common/spec/phases.h"
@@ -83,11 +85,22 @@ int ExitCodeOf(const Status& status) {
   }
 }
 
+/// Files as this rank may read them: those that its job may name, and its own.
+ConfinedEnv FilesOf(const AttemptSpec& spec) {
+  std::vector<std::string> folders = spec.data_roots;
+  if (!folders.empty()) {
+    folders.insert(folders.end(), {spec.run_dir, spec.cache_dir});
+    if (!spec.memory_dir.empty()) folders.push_back(spec.memory_dir);
+  }
+  return {folders, "--data-root of this weft-worker says which are"};
+}
+
 int Run(const AttemptSpec& spec, Reporter& reporter, engine::Store& store) {
   reporter.Report(HelloMessage{getpid(), spec.rank, spec.epoch, kVersion});
+  ConfinedEnv files = FilesOf(spec);
   const auto run = [&]() -> Result<AttemptOutcome> {
     WEFT_ASSIGN_OR_RETURN(const size_t phase, PhaseToRun(spec.job));
-    return RunPhase(Env::Posix(), spec, phase, reporter, store);
+    return RunPhase(files, spec, phase, reporter, store);
   };
   Result<AttemptOutcome> outcome = run();
   if (!outcome.ok()) {

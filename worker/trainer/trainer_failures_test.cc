@@ -1,5 +1,6 @@
 // How a rank ends that cannot go on: numbers that are not finite, and no memory.
 
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
@@ -73,6 +74,25 @@ TEST_F(TrainerFailuresTest, ARunThatEndsInDivergenceHasNotSucceeded) {
     EXPECT_FALSE(env_.FileExists(spec.run_dir + "/summary.json"));
     EXPECT_TRUE(Checkpoints(spec).empty());
   }
+}
+
+TEST_F(TrainerFailuresTest, ALinkThatLeadsOutOfTheDeclaredFoldersEndsTheJob) {
+  AttemptSpec spec = Spec("links");
+  const std::string data = root_ + "/data";
+  std::filesystem::create_directories(data);
+  std::filesystem::copy(root_ + "/text.txt", data + "/a.txt");
+  std::filesystem::create_symlink(data + "/a.txt", data + "/b.txt");
+  spec.job.data.train = {data};
+  spec.data_roots = {data};
+  EXPECT_EQ(Start(spec)->Wait(), kExitDone) << "links within, and its own folders, are read";
+
+  std::filesystem::create_symlink(root_ + "/text.txt", data + "/c.txt");
+  spec = Spec("outside");
+  spec.job.data.train = {data};
+  spec.data_roots = {data};
+  const FailedMessage failed = Fail(spec, kExitUserError);
+  EXPECT_THAT(failed.message, HasSubstr(data + "/c.txt leads out of the folders"));
+  EXPECT_THAT(failed.message, HasSubstr("--data-root of this weft-worker"));
 }
 
 TEST_F(TrainerFailuresTest, WhoeverExceedsTheMemoryLimitSaysForWhat) {

@@ -30,6 +30,7 @@ class Fake {
       for (int i = 1; i <= 20000; ++i) std::cout << "line " << i << '\n';
       std::cout << std::flush;
     }
+    for (const std::string& root : spec_.data_roots) std::cout << "reads below " << root << '\n';
     std::cout << "rank " << spec_.rank << " of " << spec_.world_size << std::endl;
     std::cerr << "a warning" << std::endl;
     Send(StartedMessage{});

@@ -209,6 +209,7 @@ class FolderInput : public DatasetInput {
       for (const std::string& label : classes) {
         const std::string inner = JoinPath(folder, label);
         Result<std::vector<std::string>> names = env_.ListDir(inner);
+        if (names.status().kind() == FailureKind::kOutside) return names.status();
         if (!names.ok()) continue;  // a file next to the folders
         for (const std::string& name : *names) {
           if (!IsImageName(name)) continue;
