@@ -4,9 +4,20 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
+namespace {
+
+void AnswerRank(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                const Result<std::string>& value) {
+  if (!Failpoint("coordinator.rendezvous.before_reply").ok()) return;
+  link->ReplyStore(request_id, value);
+  (void)Failpoint("coordinator.rendezvous.after_reply");
+}
+
+}  // namespace
 
 bool Service::MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                           const AttemptKey& attempt) {
@@ -18,7 +29,7 @@ bool Service::MayUseStore(const std::shared_ptr<WorkerLink>& link, int64_t reque
     return true;
   }
   metrics_.Fenced("store");
-  link->ReplyStore(request_id, AbortedError("the attempt is over"));
+  AnswerRank(link, request_id, AbortedError("the attempt is over"));
   return false;
 }
 
@@ -27,7 +38,7 @@ void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_
   loop_.Post([this, link, request_id, attempt, key, value = std::move(value)]() mutable {
     if (!MayUseStore(link, request_id, attempt)) return;
     Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, key, std::move(value));
-    link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
+    AnswerRank(link, request_id, status.ok() ? Result<std::string>("") : status);
   });
 }
 
@@ -37,7 +48,7 @@ void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_
     if (!MayUseStore(link, request_id, attempt)) return;
     int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, key,
                                      [link, request_id](const Result<std::string>& value) {
-                                       link->ReplyStore(request_id, value);
+                                       AnswerRank(link, request_id, value);
                                      });
     if (ticket == 0) return;
     double seconds = std::isfinite(timeout_seconds) ? std::clamp(timeout_seconds, 0.0, 3600.0) : 0;

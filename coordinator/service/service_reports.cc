@@ -148,6 +148,7 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     }
     Transaction change;
     change.logs = std::move(logs);
+    if (!Failpoint("coordinator.logs.before_commit").ok()) return;
     store_.Commit(std::move(change),
                   [this, link, job_id, epoch, lines](Result<CommitResult> result) {
                     if (!result.ok()) {
@@ -155,7 +156,9 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
                       return;  // not acknowledged: the worker sends them again
                     }
                     metrics_.LogLines(lines);
+                    if (!Failpoint("coordinator.logs.after_commit").ok()) return;
                     link->AckLogs(job_id, epoch, result->log_position);
+                    (void)Failpoint("coordinator.logs.after_ack");
                     log_changes_.Notify(job_id);
                   });
   });

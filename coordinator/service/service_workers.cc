@@ -263,7 +263,9 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       CheckStraggler(item.job_id);
     }
     FindMissing(id, *session, false, running);
-    link->AckHeartbeat(sequence);  // what it reported can be seen now
+    // What it reported can be seen now.
+    if (Failpoint("coordinator.heartbeat.before_ack").ok()) link->AckHeartbeat(sequence);
+    (void)Failpoint("coordinator.heartbeat.after_ack");
     if (was_lost) CountWorker(*session);
     if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });
