@@ -199,9 +199,9 @@ class Runner:
         ran = self.run("chaos_history_test", "History.*",
                        {"WEFT_HISTORY_OPERATIONS": str(self.options.operations // 2)})
         counts = [(int(a), int(b)) for a, b in
-                  re.findall(r"(\d+) operations on \d+ jobs, (\d+) deaths", ran.text)]
-        operations, deaths = (sum(column) for column in zip(*counts)) if counts else (0, 0)
-        self.figures.add(28, f"{operations} calls through {deaths} deaths of the coordinator against a "
+                  re.findall(r"(\d+) calls on \d+ jobs, (\d+) deaths", ran.text)]
+        calls, deaths = (sum(column) for column in zip(*counts)) if counts else (0, 0)
+        self.figures.add(28, f"{calls} calls through {deaths} deaths of the coordinator against a "
                          "model", "linearizable" if ran.passed else "NOT LINEARIZABLE", "linearizable",
                          "", ran.passed)
 
