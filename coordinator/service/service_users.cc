@@ -227,6 +227,8 @@ Result<JobView> Service::Get(const std::string& id_or_prefix) {
   WEFT_ASSIGN_OR_RETURN(std::string id, ResolveId(id_or_prefix));
   WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(id));
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(id));
+  // One that began since the job was read is not of that state.
+  std::erase_if(attempts, [&](const auto& attempt) { return attempt.epoch > job.last_epoch; });
   return Compose(std::move(job), std::move(attempts));
 }
 

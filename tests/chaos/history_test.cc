@@ -131,7 +131,7 @@ class Jobs {
   std::map<int64_t, std::string> ids_;
   std::map<std::string, int64_t> numbers_;
   std::map<int64_t, int64_t> submitting_;  ///< Calls that were not answered, or not yet.
-  std::set<int64_t> deleted_;              ///< Or somebody tried to.
+  std::set<int64_t> deleted_;              ///< Or a client tried to.
   std::map<int64_t, std::vector<Operation>> histories_;
   std::atomic<int64_t> calls_ = 0;
 };

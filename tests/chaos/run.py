@@ -107,8 +107,10 @@ TESTS = [
     Row(23, "a worker's attempt, dialled again {redials} times, and {submissions} submissions go through "
         "a change of the CA: lost or doubled", "coordinator_api_test",
         "TlsTest.AWorkerAndSubmissions*", "wrong_submissions"),
-    Row(24, "{cells} cells of role, call, whose job it is and in which queue: each as the table says",
-        "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*"),
+    Row(24, "{cells} cells of role, call, whose job it is and in which queue, {worker_cells} of role and "
+        "worker, {queue_cells} of role and the queue that a job is put into: each as the table says",
+        "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*:"
+        "AccessTest.WorkersAreChanged*:AccessTest.PeopleOfOneQueue*"),
     Row(25, "log followed through three deaths of the coordinator: no gap, no line twice", "chaos_test",
         "ChaosOfOutages.LeaveAFollowedLog*"),
     Row(33, "a rank and the coordinator are killed: sum of the ledger, off the wall time by",

@@ -167,7 +167,7 @@ TEST_F(TwoWorkers, ADrainedOneGivesItsJobToTheOtherAndACordonedOneKeepsIt) {
   EXPECT_EQ(Set(first, v1::DRAINING).scheduling(), v1::DRAINING);
   const auto trains_again = [&] {
     const v1::Job job = cluster_.Get(id);
-    return job.attempts_size() == 2 && job.state() == v1::RUNNING;
+    return job.attempt_count() == 2 && job.state() == v1::RUNNING;
   };
   ASSERT_TRUE(Eventually(trains_again, seconds(30)));
   RecordProperty("seconds_to_move", std::to_string(SecondsSince(begin)));
