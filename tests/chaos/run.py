@@ -183,19 +183,23 @@ class Runner:
 
     def workloads(self):
         """19 and 20 are promises of the same passes."""
-        kinds = 6
+        kinds = 10
         ran = self.run("coordinator_scheduler_test", "All/Workloads.*:Scheduling.Backfills*",
                        {"WEFT_WORKLOADS": str(self.options.workloads // kinds)})
 
         def count(name):
             return sum(int(case.get(name, 0)) for case in ran.cases)
 
-        self.as_wanted(19, f"{count('workloads')} random workloads: nothing given twice, no gang split, "
-                       "no job starves or is displaced in a circle, what is freed places its job",
+        self.as_wanted(19, f"{count('workloads')} random workloads, some with a stream of short jobs, racks, or "
+                       "machines that drain or are lost: nothing given twice, no gang split, no job "
+                       "starves or is displaced in a circle, what is freed places its job",
                        ran.passed and count("workloads") > 0)
         reserving = count("workloads_with_reservations")
         self.as_wanted(20, f"{reserving} of them first come, first served: no start that the first job "
                        "was promised is delayed", ran.passed and reserving > 0)
+        kept = count("kept_promises")
+        self.as_wanted(20, f"the same by the rules as shipped, with priorities: {kept} promised starts kept",
+                       ran.passed and kept > 0)
 
     def history(self):
         ran = self.run("chaos_history_test", "History.*",
