@@ -38,6 +38,7 @@ class Row(NamedTuple):
     measured: str = ""  # the property that is compared; "": the test says whether all is well
     limit: float = 0  # it must be less; 0: it must be 0
     unit: str = ""
+    environment: tuple = ()  # of the test: pairs
 
 
 TESTS = [
@@ -80,6 +81,8 @@ TESTS = [
         "e2e_test", "Recovery.AJobThatIsReplanned*"),
     Row(11, "ranks crash at every stage of a checkpoint", "chaos_test",
         "ChaosOfCheckpoints.RanksCrash*"),
+    Row(11, "a rank that saves a part of a checkpoint, or the first one, is killed meanwhile: it is given up",
+        "trainer_process_test", "PeersProcessTest.ACheckpointInFlight*"),
     Row(12, "a byte of the newest checkpoint flips: training again from the one before", "chaos_test",
         "ChaosOfCheckpoints.AByte*", "recovery_seconds", 10, "s"),
     Row(13, "slow verification while one checkpoint is kept: always one to go back to", "chaos_test",
@@ -92,12 +95,19 @@ TESTS = [
         "TrainerProcessTest.ATrainingThatNeverRecovers*"),
     Row(16, "one rank of three trains on gradients with a wrong bit: found by the next check of four "
         "steps, its machine suspected", "chaos_test", "ChaosOfNumbersOnThreeMachines.AWrongBit*"),
-    Row(17, "a rank 1.3 times as slow, with --straggler-seconds 5: named with its machine after",
-        "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s"),
+    Row(17, "a rank 1.3 times as slow, by the rules as shipped: named with its machine after",
+        "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s",
+        (("WEFT_TEST_STRAGGLER_SECONDS", "30"),)),
     Row(18, "hung collective of quick steps: aborted, with the state of each rank, after", "chaos_test",
         "ChaosOfRanksThatHang.IsAbortedByTheLimit*", "abort_seconds", 30, "s"),
     Row(18, "hung collective, with --hang-seconds 5: aborted after", "chaos_test",
         "ChaosOfRanksThatHang.IsAbortedByALimitOf*", "abort_seconds", 30, "s"),
+    Row(18, "hang before the first step, with --hang-seconds 5: aborted after", "chaos_test",
+        "ChaosOfRanksThatHang.BeforeTheirFirstStep*", "abort_seconds", 30, "s",
+        (("WEFT_TEST_HANG_SECONDS", "5"),)),
+    Row(18, "the same as shipped, where a start, a save or an evaluation may take 5 min without a sign of "
+        "life: aborted after", "chaos_test", "ChaosOfRanksThatHang.BeforeTheirFirstStep*",
+        "abort_seconds", 330, "s", (("WEFT_TEST_HANG_SECONDS", "auto"),)),
     Row(21, "a worker is drained: its job trains on another one after", "e2e_test",
         "TwoWorkers.ADrainedOne*", "seconds_to_move", 60, "s"),
     Row(21, "workers shut down, whatever their ranks do just then: no step lost", "e2e_test",
@@ -158,7 +168,7 @@ class Runner:
         self.figures.add(number, what, measured, f"< {limit}", unit, passed and measured < limit)
 
     def row(self, row):
-        ran = self.run(row.program, row.tests)
+        ran = self.run(row.program, row.tests, dict(row.environment))
         said = ran.properties()
         what = re.sub(r"\{(\w+)\}", lambda name: str(said.get(name[1], "?")), row.what)
         if not row.measured:
