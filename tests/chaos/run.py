@@ -2,13 +2,14 @@
 """Runs tests of failures and compares what they measured with targets: docs/benchmarks/chaos.md.
 
     tests/chaos/run.sh [--build BUILD] [--json FILE] [--repeats N] [--waiting N] [--workloads N]
-                       [--operations N] [--soak-minutes N] [--fuzz-minutes N] [--only NUMBER...]
+                       [--operations N] [--soak-minutes N] [--fuzz-minutes N] [--threads 0]
+                       [--only NUMBER...]
 
 Without options all requirements, as they are written; that takes hours.
 --repeats: how often the coordinator dies at each failpoint, while --waiting jobs wait;
 --workloads: of the scheduler; --operations: calls of the history check; --soak-minutes 0: no soak;
---fuzz-minutes 0: no fuzz targets, which are built with clang. --only: these numbers; FILE keeps its
-rows of the others.
+--fuzz-minutes 0: no fuzz targets, which are built with clang. --threads 0: no ThreadSanitizer, which
+has a build of its own. --only: these numbers; FILE keeps its rows of the others.
 Needs the programs of TESTS and PARTS in BUILD/bin. The exit status says whether all targets are
 reached.
 """
@@ -267,6 +268,19 @@ class Runner:
                          f"{sum(map(int, clean))} inputs: with findings", found, "0", "",
                          done.returncode == 0 and bool(clean))
 
+    def threads(self):
+        if not self.options.threads:
+            return
+        done = subprocess.run([ROOT / "tests/run_sanitized.sh", "--threads"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        asked = sum(map(int, re.findall(r"sanitized: preset tsan, (\d+) test programs", done.stdout)))
+        clean = len(re.findall(r"^sanitized: tsan \w+$", done.stdout, re.M))
+        if done.returncode != 0:
+            print(done.stdout[-4000:])
+        self.figures.add(32, f"{asked} test programs of parts and of what they tell each other, under "
+                         "ThreadSanitizer: with findings", asked - clean, "0", "",
+                         done.returncode == 0 and asked > 0 and clean == asked)
+
     def wanted(self, numbers):
         return not self.options.only or not set(numbers).isdisjoint(self.options.only)
 
@@ -289,6 +303,7 @@ PARTS = [
     ([29], Runner.exploration),
     ([31], Runner.soak),
     ([32], Runner.fuzz),
+    ([32], Runner.threads),
 ]
 
 
@@ -304,6 +319,7 @@ def main():
     parser.add_argument("--soak-minutes", type=float, default=60)
     parser.add_argument("--soak-kill-seconds", type=float, default=60)
     parser.add_argument("--fuzz-minutes", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", default=[])
     runner = Runner(parser.parse_args())
     runner.all()
