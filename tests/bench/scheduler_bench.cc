@@ -33,13 +33,13 @@ Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve
   return SimulateProduction(trace, gpus, curve, options);
 }
 
-/// A cluster of machines with eight GPUs, and jobs of 1 to 64. Mixed: in racks, one of four machines
-/// with half as many GPUs, and jobs of several queues and priorities. One of four jobs leaves its
-/// number of ranks open.
+/// A cluster of machines with eight GPUs, and jobs of 1 to 64. Mixed: in racks, one of four
+/// machines with half as many GPUs, and jobs of several queues and priorities. One of four jobs
+/// leaves its number of ranks open.
 struct LongQueue {
   static constexpr int64_t kMachines = 1250, kGpus = 8, kMachinesOfARack = 32;
 
-  LongQueue(int64_t jobs, bool mixed) : mixed(mixed) {
+  LongQueue(int64_t jobs, bool mix) : mixed(mix) {
     for (int64_t i = 0; i < kMachines; ++i) {
       WorkerProfile& worker = snapshot.cluster.workers.emplace_back();
       worker.worker_id = "machine-" + std::to_string(i);
