@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs tests under AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer.
-#   tests/run_sanitized.sh [--all]
+#   tests/run_sanitized.sh [--all | --threads]
 # By default, of the programs that parse foreign input, compute on raw memory or share it between
 # threads (except kernels_cuda_host_test, which takes longest):
 #   - those that read foreign files, under AddressSanitizer, every time;
@@ -14,6 +14,8 @@
 # them shapes of all kinds.
 # Days are those of the last commit: the same commit always runs the same programs.
 # --all: every test, which builds everything twice more.
+# --threads: what takes turns under ThreadSanitizer, all of it, and the coordinator and the worker
+# with their remote calls.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -114,6 +116,18 @@ run() {
   # As many at a time as there are cores: most of them compute on one.
   printf '%s\n' "$@" | xargs -P "$cores" -I '{}' ./tests/run_sanitized.sh --one "$preset" '{}'
 }
+
+if [ "${1:-}" = --threads ]; then
+  programs=(coordinator_api_test daemon_test trainer_control_test)
+  for one in "${turns[@]}"; do
+    read -r -d '' -a of_turn <<<"$one" || true
+    if [ "${of_turn[0]}" = tsan ]; then programs+=("${of_turn[@]:1}"); fi
+  done
+  export OMP_NUM_THREADS=1  # as below
+  cmake --preset tsan >/dev/null
+  run tsan "${programs[@]}"
+  exit
+fi
 
 read -r -d '' -a programs <<<"${turns[turn]}" || true
 preset=${programs[0]}

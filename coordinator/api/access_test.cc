@@ -206,6 +206,98 @@ TEST_F(AccessTest, TheServerDoesWhatTheTableSays) {
   RecordProperty("cells", cells);
 }
 
+struct Someone {
+  Role role;
+  std::string token;
+  bool of_research;  ///< And of no other queue.
+};
+
+std::vector<Someone> Everyone() {
+  return {{Role::kNobody, "", false},   {Role::kViewer, "viv", false},
+          {Role::kUser, "una", false},  {Role::kOperator, "otto", false},
+          {Role::kAdmin, "ada", false}, {Role::kViewer, "vera", true},
+          {Role::kUser, "quinn", true}, {Role::kOperator, "olga", true},
+          {Role::kAdmin, "amos", true}};
+}
+
+// A worker as the object, attached or not: its queues say nothing of a person's right to it.
+TEST_F(AccessTest, WorkersAreChangedByThoseWhomTheTableNames) {
+  const auto worker = Worker(FakeWorker::Hello("w"));
+  ASSERT_TRUE(worker->Await(v1::CoordinatorMessage::kRegistered));
+  const auto scheduling = [&] {
+    v1::ListWorkersResponse workers;
+    EXPECT_TRUE(jobs_->ListWorkers(As("ada").get(), {}, &workers).ok());
+    EXPECT_EQ(workers.workers_size(), 1);
+    return workers.workers(0).scheduling();
+  };
+  const auto set = [&](const std::string& token, const std::string& id, v1::WorkerScheduling to) {
+    v1::SetWorkerSchedulingRequest request;
+    request.set_worker_id(id);
+    request.set_scheduling(to);
+    request.set_why("test");
+    v1::Worker changed;
+    return jobs_->SetWorkerScheduling(As(token).get(), request, &changed).error_code();
+  };
+  int cells = 0;
+  for (const auto& [role, token, of_research] : Everyone()) {
+    const grpc::StatusCode refusal = role == Role::kNobody ? grpc::StatusCode::UNAUTHENTICATED
+                                                           : grpc::StatusCode::PERMISSION_DENIED;
+    const bool may_set = May(role, *FindVerb("SetWorkerScheduling"), true);
+    EXPECT_EQ(set(token, "w", v1::CORDONED), may_set ? grpc::StatusCode::OK : refusal) << token;
+    EXPECT_EQ(scheduling(), may_set ? v1::CORDONED : v1::SCHEDULABLE) << token;
+    ASSERT_EQ(set("ada", "w", v1::SCHEDULABLE), grpc::StatusCode::OK);
+    EXPECT_EQ(set(token, "unknown", v1::CORDONED), may_set ? grpc::StatusCode::NOT_FOUND : refusal)
+        << token;
+    const bool may_forget = May(role, *FindVerb("ForgetWorker"), true);
+    for (const auto& [id, answer] : {std::pair("w", grpc::StatusCode::FAILED_PRECONDITION),
+                                     std::pair("unknown", grpc::StatusCode::NOT_FOUND)}) {
+      v1::ForgetWorkerRequest request;
+      request.set_worker_id(id);
+      v1::ForgetWorkerResponse response;
+      EXPECT_EQ(jobs_->ForgetWorker(As(token).get(), request, &response).error_code(),
+                may_forget ? answer : refusal)
+          << id << " by " << token;
+    }
+    cells += 4;
+  }
+  RecordProperty("worker_cells", cells);
+}
+
+// A queue as the object: who submits a job to it, or moves one there.
+TEST_F(AccessTest, PeopleOfOneQueuePutJobsIntoNoOther) {
+  int cells = 0;
+  for (const auto& [role, token, of_research] : Everyone()) {
+    const grpc::StatusCode refusal = role == Role::kNobody ? grpc::StatusCode::UNAUTHENTICATED
+                                                           : grpc::StatusCode::PERMISSION_DENIED;
+    for (const char* queue : {"research", "production", "default"}) {
+      const bool theirs = !of_research || queue == std::string("research");
+      v1::SubmitJobResponse submitted;
+      const bool may_submit = May(role, *FindVerb("SubmitJob"), true) && theirs;
+      EXPECT_EQ(SubmitAs(token, submitted, queue).error_code(),
+                may_submit ? grpc::StatusCode::OK : refusal)
+          << token << " to " << queue;
+      ++cells;
+      for (const bool own : {true, false}) {
+        if (own && role < Role::kUser) continue;
+        v1::UpdateJobRequest move;
+        move.set_id(JobOf(own ? token : token == "ada" ? "otto" : "ada", "research"));
+        move.set_queue(queue);
+        v1::Job job;
+        const bool may_move = May(role, *FindVerb("UpdateJob"), own) && theirs;
+        EXPECT_EQ(jobs_->UpdateJob(As(token).get(), move, &job).error_code(),
+                  may_move ? grpc::StatusCode::OK : refusal)
+            << token << " to " << queue << (own ? ", its own job" : ", a job of others");
+        v1::GetJobRequest get;
+        get.set_id(move.id());
+        ASSERT_TRUE(jobs_->GetJob(As("ada").get(), get, &job).ok());
+        EXPECT_EQ(job.queue(), may_move ? queue : "research") << token;
+        ++cells;
+      }
+    }
+  }
+  RecordProperty("queue_cells", cells);
+}
+
 TEST_F(AccessTest, PeopleLearnWhoTheyAreAndNobodyElseDoes) {
   v1::WhoAmIResponse response;
   ASSERT_TRUE(jobs_->WhoAmI(As("quinn").get(), {}, &response).ok());

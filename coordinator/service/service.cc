@@ -13,7 +13,6 @@
 namespace weft::coordinator {
 namespace {
 
-constexpr std::chrono::seconds kStoreRetryDelay(1);
 /// Threads that plan jobs, and as many that plan for calls.
 constexpr int kPlanningThreads = 2;
 constexpr size_t kMostCallsWaiting = 64;

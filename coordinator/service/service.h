@@ -270,6 +270,15 @@ class Service {
   // service_reports.cc: what workers report of ranks. On the loop.
   /// Makes a failure of a report that the whole job is done before its last step is known to be.
   void DoubtEnd(const std::string& job_id, PlacementReport& report);
+  void StoreLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs);
+  /// They could not be stored. Once they can, the stream is ended, so that the worker attaches
+  /// again and sends all lines that were not acknowledged; those that come before are left out.
+  void LogsFailed(const std::shared_ptr<WorkerLink>& link, const LogAppend& logs);
+  void EndOnceStored(const std::shared_ptr<WorkerLink>& link, const LogAppend& logs);
+  /// Tries until a verified one is stored.
+  void StoreCheckpoint(const Transaction& change);
+  /// What could not be stored is tried again after this time.
+  static constexpr std::chrono::seconds kStoreRetryDelay{1};
 
   // service_rendezvous.cc: where ranks find each other. On the loop.
   /// Ranks of the attempt. 0 if the worker has none of them; when it has joined, it gets that

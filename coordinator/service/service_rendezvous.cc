@@ -4,9 +4,20 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/service/service.h"
 
 namespace weft::coordinator {
+namespace {
+
+void AnswerRank(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
+                const Result<std::string>& value) {
+  if (!Failpoint("coordinator.rendezvous.before_reply").ok()) return;
+  link->ReplyStore(request_id, value);
+  (void)Failpoint("coordinator.rendezvous.after_reply");
+}
+
+}  // namespace
 
 int64_t Service::RanksThatMeet(const std::shared_ptr<WorkerLink>& link, int64_t request_id,
                                const AttemptKey& attempt) {
@@ -22,7 +33,7 @@ int64_t Service::RanksThatMeet(const std::shared_ptr<WorkerLink>& link, int64_t 
     return std::max<int64_t>(ranks, 1);
   }
   metrics_.Fenced("store");
-  link->ReplyStore(request_id, AbortedError("the attempt is over"));
+  AnswerRank(link, request_id, AbortedError("the attempt is over"));
   return 0;
 }
 
@@ -32,7 +43,7 @@ void Service::StoreSet(const std::shared_ptr<WorkerLink>& link, int64_t request_
     const int64_t ranks = RanksThatMeet(link, request_id, attempt);
     if (ranks == 0) return;
     Status status = rendezvous_.Set(attempt.job_id, attempt.epoch, ranks, key, std::move(value));
-    link->ReplyStore(request_id, status.ok() ? Result<std::string>("") : status);
+    AnswerRank(link, request_id, status.ok() ? Result<std::string>("") : status);
   });
 }
 
@@ -43,7 +54,7 @@ void Service::StoreGet(const std::shared_ptr<WorkerLink>& link, int64_t request_
     if (ranks == 0) return;
     int64_t ticket = rendezvous_.Get(attempt.job_id, attempt.epoch, ranks, key,
                                      [link, request_id](const Result<std::string>& value) {
-                                       link->ReplyStore(request_id, value);
+                                       AnswerRank(link, request_id, value);
                                      });
     if (ticket == 0) return;
     double seconds = std::isfinite(timeout_seconds) ? std::clamp(timeout_seconds, 0.0, 3600.0) : 0;

@@ -137,14 +137,16 @@ void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
 
 void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs) {
   loop_.Post([this, link, logs = std::move(logs)]() mutable {
-    if (SessionOf(link, "logs", &logs.worker_id) == nullptr) return;
+    const Session* session = SessionOf(link, "logs", &logs.worker_id);
+    // After lines that could not be stored these would leave a gap.
+    if (session == nullptr || session->logs_failed) return;
     auto it = live_.find(logs.job_id);
     std::optional<AttemptRecord> stored;  // of a job that has ended
     if (it == live_.end()) {
       Result<std::optional<AttemptRecord>> read = NewestStored(store_, logs.job_id);
       if (!read.ok()) {
         metrics_.StoreFailed();
-        return;  // not acknowledged, as below
+        return link->Close();  // who attaches again sends them again
       }
       stored = *std::move(read);
     }
@@ -156,23 +158,47 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
       link->AckLogs(logs.job_id, logs.epoch, last);  // the worker may forget them
       return;
     }
-    std::string job_id = logs.job_id;
-    int64_t epoch = logs.epoch;
-    int64_t lines = std::ssize(logs.lines);
     // Ranks that come to a worker again begin a log of their own.
     if (newest->membership > 0) logs.worker_id = LogSource(*newest, logs.worker_id);
+    StoreLogs(link, std::move(logs));
+  });
+}
+
+void Service::StoreLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs) {
+  if (!Failpoint("coordinator.logs.before_commit").ok()) return;
+  Transaction change;
+  change.logs = logs;
+  store_.Commit(std::move(change),
+                [this, link, logs = std::move(logs)](const Result<CommitResult>& result) {
+                  if (!result.ok()) {
+                    metrics_.StoreFailed();
+                    loop_.Post([this, link, logs] { LogsFailed(link, logs); });
+                    return;
+                  }
+                  metrics_.LogLines(std::ssize(logs.lines));
+                  if (!Failpoint("coordinator.logs.after_commit").ok()) return;
+                  link->AckLogs(logs.job_id, logs.epoch, result->log_position);
+                  (void)Failpoint("coordinator.logs.after_ack");
+                  log_changes_.Notify(logs.job_id);
+                });
+}
+
+void Service::LogsFailed(const std::shared_ptr<WorkerLink>& link, const LogAppend& logs) {
+  const auto it = link_workers_.find(link.get());
+  if (it == link_workers_.end()) return;  // who attaches again sends them again
+  if (std::exchange(sessions_.at(it->second).logs_failed, true)) return;
+  EndOnceStored(link, logs);
+}
+
+void Service::EndOnceStored(const std::shared_ptr<WorkerLink>& link, const LogAppend& logs) {
+  loop_.PostAfter(kStoreRetryDelay, [this, link, logs] {
+    if (!link_workers_.contains(link.get())) return;
     Transaction change;
-    change.logs = std::move(logs);
-    store_.Commit(std::move(change),
-                  [this, link, job_id, epoch, lines](Result<CommitResult> result) {
-                    if (!result.ok()) {
-                      metrics_.StoreFailed();
-                      return;  // not acknowledged: the worker sends them again
-                    }
-                    metrics_.LogLines(lines);
-                    link->AckLogs(job_id, epoch, result->log_position);
-                    log_changes_.Notify(job_id);
-                  });
+    change.logs = logs;
+    store_.Commit(std::move(change), [this, link, logs](const Result<CommitResult>& result) {
+      if (result.ok()) return link->Close();
+      loop_.Post([this, link, logs] { EndOnceStored(link, logs); });
+    });
   });
 }
 
@@ -217,12 +243,23 @@ void Service::ReportCheckpoint(const std::shared_ptr<WorkerLink>& link, Checkpoi
                           StepsBefore(current.job.spec, current.phase)};
     }
     change.checkpoint = std::move(checkpoint);
-    if (!Failpoint("coordinator.checkpoint.before_commit").ok()) return;
-    store_.Commit(std::move(change), [this, job_id](const Result<CommitResult>& result) {
-      if (!result.ok()) metrics_.StoreFailed();
-      if (result.ok()) (void)Failpoint("coordinator.checkpoint.after_commit");
-      job_changes_.Notify(job_id);
-    });
+    StoreCheckpoint(change);
+  });
+}
+
+void Service::StoreCheckpoint(const Transaction& change) {
+  if (!Failpoint("coordinator.checkpoint.before_commit").ok()) return;
+  store_.Commit(change, [this, change](const Result<CommitResult>& result) {
+    if (result.ok()) {
+      (void)Failpoint("coordinator.checkpoint.after_commit");
+    } else {
+      metrics_.StoreFailed();
+      // Its worker does not report it again. One that is not verified may be by now.
+      if (change.checkpoint->verified) {
+        loop_.PostAfter(kStoreRetryDelay, [this, change] { StoreCheckpoint(change); });
+      }
+    }
+    job_changes_.Notify(change.checkpoint->job_id);
   });
 }
 

@@ -174,6 +174,47 @@ TEST_F(ServiceTest, AFullDiskRefusesSubmissionsAndDelaysReportsWithoutLosingThem
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kSucceeded);
 }
 
+TEST_F(ServiceTest, AFullDiskDelaysLogsAndCheckpointsWithoutLosingThem) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  const auto say = [&](const std::shared_ptr<FakeLink>& link, int64_t position) {
+    LogAppend logs;
+    logs.job_id = id;
+    logs.epoch = 1;
+    logs.first_position = position;
+    logs.lines.emplace_back().text = "line " + std::to_string(position);
+    service_->AppendLogs(link, logs);
+  };
+  say(a, 1);
+  ASSERT_TRUE(a->Saw("logs 1"));
+  ASSERT_TRUE(SetFailpoints("coordinator.store.before_commit=full").ok());
+  say(a, 2);
+  SaveAt(a, id, 1, 4);
+  EXPECT_FALSE(a->Saw("logs 2", milliseconds(50)));
+  ASSERT_TRUE(SetFailpoints("").ok());
+  say(a, 3);
+  EXPECT_FALSE(a->Saw("logs 3", milliseconds(50))) << "before the line that is missing";
+  for (int i = 0; i < 100 && !a->Saw("closed", milliseconds(20)); ++i) {
+    clock_.Advance(milliseconds(500));
+    service_->Wake();
+  }
+  ASSERT_TRUE(a->Saw("closed", milliseconds(0)));
+  auto again = Attach("a", 0, {{id, 1, {}}});
+  for (int64_t position : {2, 3}) say(again, position);
+  ASSERT_TRUE(again->Saw("logs 3"));
+  LogQuery query;
+  query.job_id = id;
+  std::vector<std::string> texts;
+  for (const LogRecord& line : *store_->ReadLogs(query)) texts.push_back(line.text);
+  EXPECT_EQ(texts, (std::vector<std::string>{"line 1", "line 2", "line 3"}));
+  for (int i = 0; i < 1000 && service_->Checkpoints(id)->empty(); ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  ASSERT_EQ(service_->Checkpoints(id)->size(), 1u);
+  EXPECT_EQ(service_->Checkpoints(id)->front().step, 4);
+}
+
 /// A millisecond passes with every look at it, so that whatever takes turns does.
 class HastyClock : public Clock {
  public:

@@ -223,6 +223,8 @@ Result<std::string> Service::ResolveId(const std::string& id_or_prefix) {
 Result<JobView> Service::Get(const std::string& job_id) {
   WEFT_ASSIGN_OR_RETURN(JobRecord job, store_.GetJob(job_id));
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store_.ListAttempts(job_id));
+  // One that began since the job was read is not of that state.
+  std::erase_if(attempts, [&](const auto& attempt) { return attempt.epoch > job.last_epoch; });
   return Compose(std::move(job), std::move(attempts));
 }
 

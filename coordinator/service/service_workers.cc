@@ -107,7 +107,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     session.machine = hello.machine;
     session.given_network = hello.profile.network_bytes_per_second;
     session.lost = false;
-    session.draining = false;
+    session.draining = session.logs_failed = false;
     session.registered_at = session.heard_at = now;
     session.last_heartbeat_at = clock_.UnixSeconds();
     lock.unlock();
@@ -267,7 +267,9 @@ void Service::Heartbeat(const std::shared_ptr<WorkerLink>& link, int64_t sequenc
       CheckStraggler(item.job_id);
     }
     FindMissing(id, *session, false, running);
-    link->AckHeartbeat(sequence);  // what it reported can be seen now
+    // What it reported can be seen now.
+    if (Failpoint("coordinator.heartbeat.before_ack").ok()) link->AckHeartbeat(sequence);
+    (void)Failpoint("coordinator.heartbeat.after_ack");
     if (was_lost) CountWorker(*session);
     if (was_lost || was_stale || (was_draining && !draining)) ScheduleSoon();
   });

@@ -30,6 +30,7 @@ struct Session {
   Duration steady_from{0};  ///< Neither lost nor started anew since.
   Duration heard_at{0};
   double last_heartbeat_at = 0;        ///< Seconds since 1970.
+  bool logs_failed = false;            ///< Lines of this stream could not be stored.
   bool unchecked = false;              ///< Its machine is to be checked before it gets ranks.
   Duration check_from{0};              ///< Not before.
   int64_t health_call = 0;             ///< The check under way; 0: none.

@@ -5,6 +5,7 @@
 // Or prints the curve along which jobs are resized, or times passes over a long queue:
 //   scheduler_bench --curve | --passes
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <deque>
@@ -32,50 +33,84 @@ Outcome SimulateOurs(const Trace& trace, int64_t gpus, const ScalingCurve& curve
   return SimulateProduction(trace, gpus, curve, options);
 }
 
-/// A cluster of machines with eight GPUs, and jobs of 1 to 64.
+/// A cluster of machines with eight GPUs, and jobs of 1 to 64. Mixed: in racks, one of four
+/// machines with half as many GPUs, and jobs of several queues and priorities. One of four jobs
+/// leaves its number of ranks open.
 struct LongQueue {
-  static constexpr int64_t kMachines = 1250, kGpus = 8;
+  static constexpr int64_t kMachines = 1250, kGpus = 8, kMachinesOfARack = 32;
 
-  explicit LongQueue(int64_t jobs) {
+  LongQueue(int64_t jobs, bool mix) : mixed(mix) {
     for (int64_t i = 0; i < kMachines; ++i) {
       WorkerProfile& worker = snapshot.cluster.workers.emplace_back();
       worker.worker_id = "machine-" + std::to_string(i);
       worker.device = "cuda";
       worker.cores = 96;
       worker.memory_limit_bytes = int64_t{1} << 40;
+      if (mixed) worker.rack = "rack-" + std::to_string(i / kMachinesOfARack);
       coordinator::FreeCapacity& free = snapshot.free[worker.worker_id];
       free = {worker.cores, worker.memory_limit_bytes, {}};
-      for (int64_t index = 0; index < kGpus; ++index) {
+      const int64_t gpus = mixed && i % 4 == 0 ? kGpus / 2 : kGpus;
+      for (int64_t index = 0; index < gpus; ++index) {
         DeviceSpec& device = worker.devices.emplace_back();
         device.index = index;
         device.memory_limit_bytes = int64_t{80} << 30;
         free.devices.insert(index);
       }
     }
+    all_gpus = coordinator::AmountOf(snapshot.cluster).gpus;
+    if (mixed) AddQueues();
     snapshot.now = static_cast<double>(jobs);
-    for (int64_t i = 0; i < jobs; ++i) {
-      const int64_t gpus = int64_t{1} << (i * 7919 % 7);
-      JobSpec& spec = specs[gpus];
-      spec.resources.ranks = gpus;
-      spec.resources.device = "cuda";
-      coordinator::QueuedJob& job = snapshot.queue.emplace_back();
-      job.id = "job-" + std::to_string(i);
-      job.spec = &spec;
-      job.submitted_at = static_cast<double>(i);
-      job.steps_left = 1000 + i * 104729 % 100000;
-      job.size = coordinator::JobSize{{gpus, 0}, 1};
-    }
+    for (int64_t i = 0; i < jobs; ++i) AddJob(i);
   }
 
-  /// On the first machines; a pass finds them their place.
+  /// Two that share what belongs to a third of the cluster, and two that hold all the rest.
+  void AddQueues() {
+    const auto add = [this](const std::string& name, const std::string& parent, int64_t quota) {
+      QueueSpec& queue = snapshot.queues.emplace_back();
+      queue.name = name;
+      queue.parent = parent;
+      queue.quota_gpus = quota;
+    };
+    add("research", "", all_gpus / 3);
+    add("vision", "research", all_gpus / 6);
+    add("language", "research", all_gpus / 6);
+    add("production", "", all_gpus / 2);
+    add("nightly", "", 0);
+    snapshot.queues.back().limit_gpus = all_gpus / 4;
+  }
+
+  void AddJob(int64_t i) {
+    constexpr const char* kLeaves[] = {"vision", "language", "production", "nightly"};
+    const int64_t gpus = int64_t{1} << (i * 7919 % 7);
+    const bool open = mixed && i * 31 % 4 == 0;
+    JobSpec& spec = specs[open ? 0 : gpus];
+    spec.resources.ranks = open ? 0 : gpus;
+    spec.resources.device = "cuda";
+    coordinator::QueuedJob& job = snapshot.queue.emplace_back();
+    job.id = "job-" + std::to_string(i);
+    job.spec = &spec;
+    job.submitted_at = static_cast<double>(i);
+    job.steps_left = 1000 + i * 104729 % 100000;
+    job.size = coordinator::JobSize{{gpus, 0}, 1};
+    if (!mixed) return;
+    job.queue = kLeaves[i * 17 % 4];
+    job.priority = i * 13 % 3;
+  }
+
+  /// On the first machines; a pass finds them their place. As many ranks as it may have where their
+  /// number is open.
   Result<PlanReport> PlanOf(const JobSpec& spec) {
+    constexpr int64_t kMostRanks = 64;
+    const int64_t most = spec.resources.max_ranks;
+    const int64_t open = most > 0 ? std::min(most, kMostRanks) : kMostRanks;
+    const int64_t ranks = spec.resources.ranks > 0 ? spec.resources.ranks : open;
     ++plans;
     PlanReport report;
     PlanCandidate& candidate = report.candidates.emplace_back();
     candidate.chosen = candidate.feasible = true;
     candidate.plan.device = "cuda";
     candidate.plan.prediction.step_seconds = 1;
-    for (int64_t rank = 0; rank < spec.resources.ranks; ++rank) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
       candidate.plan.rank_workers.push_back("machine-" + std::to_string(rank / kGpus));
       candidate.plan.rank_devices.push_back(rank % kGpus);
     }
@@ -86,12 +121,14 @@ struct LongQueue {
     plans = 0;
     // Counts processor time of this thread: others may have the machine, too.
     const std::clock_t begin = std::clock();
+    // The coordinator takes one for each pass.
+    const coordinator::SchedulerSnapshot taken = snapshot;
     coordinator::SchedulerDecisions decisions = coordinator::Schedule(
-        snapshot, [this](const JobSpec& spec, const ClusterProfile&) { return PlanOf(spec); });
+        taken, [this](const JobSpec& spec, const ClusterProfile&) { return PlanOf(spec); });
     const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
-    std::printf("%s\n", Json{{"pass", name},
+    std::printf("%s\n", Json{{"pass", (mixed ? "mixed " : "") + std::string(name)},
                              {"queued", snapshot.queue.size()},
-                             {"gpus", kMachines * kGpus},
+                             {"gpus", all_gpus},
                              {"active", snapshot.active.size()},
                              {"starts", decisions.starts.size()},
                              {"preemptions", decisions.preemptions.size()},
@@ -112,6 +149,8 @@ struct LongQueue {
       TakeCapacity(running.emplace_back(start.plan), snapshot.free);
       coordinator::ActiveJob& active = snapshot.active.emplace_back();
       active.id = job.id;
+      active.queue = job.queue;
+      active.priority = job.priority;
       active.submitted_at = job.submitted_at;
       active.job.spec = job.spec;
       active.job.plan = &running.back();
@@ -124,15 +163,17 @@ struct LongQueue {
     std::erase_if(snapshot.queue, [&](const auto& job) { return started.contains(job.id); });
   }
 
+  const bool mixed;
+  int64_t all_gpus = 0;
   coordinator::SchedulerSnapshot snapshot;
-  std::map<int64_t, JobSpec> specs;
+  std::map<int64_t, JobSpec> specs;  ///< By ranks.
   std::deque<Plan> running;
   int plans = 0;
 };
 
 /// A pass over an idle cluster, which starts what fits, and one after a job has ended.
-void TimePasses() {
-  LongQueue queue(100'000);
+void TimePasses(bool mixed) {
+  LongQueue queue(100'000, mixed);
   queue.Apply(queue.Pass("full"));
   queue.Apply(queue.Pass("settled"));
   coordinator::ActiveJob ended = queue.snapshot.active.back();
@@ -189,7 +230,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--passes", time_passes, "Times passes over 100,000 jobs on 10,000 GPUs");
   CLI11_PARSE(app, argc, argv);
   if (time_passes) {
-    TimePasses();
+    for (const bool mixed : {false, true}) TimePasses(mixed);
     return 0;
   }
   const Result<ScalingCurve> curve = PlannedCurve();

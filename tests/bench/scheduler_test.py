@@ -2,8 +2,10 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -63,6 +65,19 @@ class Scheduler(unittest.TestCase):
         self.assertIn("| ee9e8c | 0.3 | 0.3 | 0.3 | 0.2 | +10 % | +10 % |", page)
         data["targets"][0]["holds"] = False
         self.assertIn("| missed |", script.page(data))
+
+    def test_a_file_that_no_run_wrote_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "scheduler.json"
+            with self.assertRaisesRegex(ValueError, "read .*scheduler.json.*hint: --trace"):
+                script.stored(path)
+            for text, missing in (("not JSON", "read "), ("[]", "has no rows, curve, passes, targets"),
+                                  ('{"rows": [], "curve": {}, "passes": []}', "has no targets: ")):
+                path.write_text(text)
+                with self.assertRaisesRegex(ValueError, missing):
+                    script.stored(path)
+            path.write_text(json.dumps(measured([900] * 7)))
+            self.assertEqual(len(script.stored(path)["targets"]), 5)
 
 
 if __name__ == "__main__":

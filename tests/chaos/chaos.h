@@ -35,8 +35,9 @@ class Chaos : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_FALSE(UndisturbedCurve().empty()); }
 
-  /// The job ended well, once, as if nothing had happened; `waiting` as in ExpectOneJob.
-  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id, int64_t waiting = 0) {
+  /// The job ended well, once, as if nothing had happened; `waiting` and `jobs` as in ExpectJobs.
+  static v1::Job ExpectUnharmed(Cluster& cluster, const std::string& id, int64_t waiting = 0,
+                                int64_t jobs = 1) {
     v1::Job job = cluster.Await(id, v1::SUCCEEDED, std::chrono::seconds(90));
     EXPECT_EQ(cluster.LossCurve(id), UndisturbedCurve());
     EXPECT_EQ(job.progress().step(), kSteps);
@@ -45,12 +46,13 @@ class Chaos : public ::testing::Test {
       completed += attempt.reason() == v1::COMPLETED;
     EXPECT_EQ(completed, 1);
     EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, std::chrono::seconds(5)));
-    ExpectOneJob(cluster, waiting);
+    ExpectJobs(cluster, jobs, waiting);
     return job;
   }
 
-  /// There is one job besides those of AddWaitingJobs, where `waiting` of them wait as before.
-  static void ExpectOneJob(Cluster& cluster, int64_t waiting = 0) {
+  /// There are `count` jobs besides those of AddWaitingJobs, where `waiting` of them wait as
+  /// before.
+  static void ExpectJobs(Cluster& cluster, int64_t count, int64_t waiting) {
     v1::ListJobsRequest request;
     request.set_page_size(5000);
     v1::ListJobsResponse jobs;
@@ -65,7 +67,7 @@ class Chaos : public ::testing::Test {
         ++still_waiting;
       }
     }
-    EXPECT_EQ(others, 1) << "submitted once";
+    EXPECT_EQ(others, count) << "each submitted once";
     EXPECT_EQ(still_waiting, waiting) << "lost or harmed";
   }
 

@@ -12,11 +12,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <set>
 
 #include "common/env.h"
 #include "tests/chaos/chaos.h"
+#include "tests/chaos/coordinator_deaths.h"
 #include "tests/chaos/failpoints.h"
 
 namespace weft::testing {
@@ -62,23 +62,6 @@ TEST_F(ChaosOfWorkers, AWorkerIsKilledForGood) {
   ExpectUnharmed(cluster, id);
 }
 
-/// A number of the environment: tests/chaos/run.sh asks for more than CTest.
-int64_t NumberOr(const char* variable, int64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
-
-/// The failpoints of a job's moves to these states, in the order in which it passes them.
-std::vector<std::string> MovesTo(const std::vector<std::string>& states) {
-  std::vector<std::string> points;
-  for (const std::string& state : states) {
-    for (const char* when : {".before_commit", ".after_commit"}) {
-      points.push_back("coordinator.to_" + state + when);
-    }
-  }
-  return points;
-}
-
 /// From the submission of a job to its training, in the order in which it passes each point; those
 /// of the store are passed with each change, and those of reports again at its end.
 const std::vector<std::string>& PointsOfAStart() {
@@ -87,6 +70,8 @@ const std::vector<std::string>& PointsOfAStart() {
                                                    "coordinator.plan.before",
                                                    "coordinator.dispatch.before_send",
                                                    "coordinator.dispatch.after_send",
+                                                   "coordinator.rendezvous.before_reply",
+                                                   "coordinator.rendezvous.after_reply",
                                                    "coordinator.store.before_commit",
                                                    "coordinator.store.after_commit",
                                                    "coordinator.attempt.report.before_commit",
@@ -106,82 +91,14 @@ const std::vector<std::string>& WorkerPoints() {
   return kPoints;
 }
 
-class ChaosOfTheCoordinator : public Chaos {
- protected:
-  static Environment DiesAt(const std::string& point, int64_t pass = 1) {
-    return {{"WEFT_FAILPOINTS", point + "=crash@" + std::to_string(pass)}};
-  }
-
-  /// A coordinator with jobs that wait, which dies at `point`.
-  Cluster::Options Options(const Environment& coordinator, const Environment& ranks = {}) const {
-    return {
-        .coordinator = coordinator, .ranks = ranks, .prepare = [this](const std::string& data_dir) {
-          const Status added = AddWaitingJobs(data_dir, waiting_);
-          EXPECT_TRUE(added.ok()) << added.message();
-        }};
-  }
-
-  /// Waits for the death of the coordinator, and starts it again until it answers `call`, or has
-  /// died at its next point before it could.
-  void AwaitDeath(Cluster& cluster, const Environment& next, const std::function<bool()>& call) {
-    ASSERT_TRUE(cluster.coordinator().WaitForEnd(seconds(30)))
-        << "the job does not get there: the point wants a test of its own" << cluster.LogTails();
-    const auto begin = steady_clock::now();
-    cluster.StartCoordinator(next);
-    bool answered = false;
-    ASSERT_TRUE(Eventually(
-        [&] {
-          answered = call();
-          return answered || !cluster.coordinator().Alive();
-        },
-        seconds(10)))
-        << cluster.LogTails();
-    ++deaths_;
-    if (!answered) return;
-    const double took = SecondsSince(begin);
-    longest_ = std::max(longest_, took);
-    std::printf("answers %.2f s after its start\n", took);
-  }
-
-  /// A job trains while the coordinator dies at one point after the other; `options` has it die at
-  /// the first.
-  void TrainThroughDeaths(const std::vector<std::string>& points, const Cluster::Options& options) {
-    for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
-      // Changes of the store come often enough for its points to be passed several times.
-      const auto next_death = [&](size_t i) {
-        if (i + 1 == points.size()) return Environment();
-        const bool of_store = points[i + 1].starts_with("coordinator.store.");
-        return DiesAt(points[i + 1], of_store ? 1 + repeat % 4 : 1);
-      };
-      Cluster cluster(options);
-      const v1::JobSpec spec = cluster.TinyJob("coordinator-killed", kSteps);
-      v1::SubmitJobResponse response;
-      const auto submit = [&] {
-        return cluster.TrySubmit(spec, "the-one-request", &response).ok();
-      };
-      (void)submit();
-      for (size_t i = 0; i < points.size(); ++i) {
-        SCOPED_TRACE(points[i]);
-        AwaitDeath(cluster, next_death(i), submit);
-        if (HasFatalFailure()) return;
-      }
-      ExpectUnharmed(cluster, response.job().id(), waiting_);
-    }
-    ReportDeaths();
-  }
-
-  void ReportDeaths() {
-    RecordProperty("deaths", deaths_);
-    Report("answer_seconds", "longest time until it answers again", longest_);
-  }
-
-  const int64_t repeats_ = NumberOr("WEFT_CHAOS_REPEATS", 1);  ///< Of each point.
-  const int64_t waiting_ = NumberOr("WEFT_CHAOS_WAITING", 200);
-
- private:
-  double longest_ = 0;
-  int deaths_ = 0;
-};
+/// What a worker sends again until it is acknowledged.
+const std::vector<std::string>& AcknowledgementPoints() {
+  static const std::vector<std::string> kPoints = {
+      "coordinator.logs.before_commit", "coordinator.logs.after_commit",
+      "coordinator.logs.after_ack", "coordinator.heartbeat.before_ack",
+      "coordinator.heartbeat.after_ack"};
+  return kPoints;
+}
 
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryPointOfTheStartOfAJob) {
   const std::vector<std::string>& points = PointsOfAStart();
@@ -198,45 +115,24 @@ TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMessageOfWorkersOfAJo
   TrainThroughDeaths(points, options);
 }
 
+TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryAcknowledgementOfAJobThatTrains) {
+  const std::vector<std::string>& points = AcknowledgementPoints();
+  TrainThroughDeaths(points, Options(DiesAt(points[0]), kSlowSteps));
+}
+
 TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatTrains) {
   const std::vector<std::string> points = MovesTo({"starting", "running", "succeeded"});
   TrainThroughDeaths(points, Options(DiesAt(points[0]), kSlowSteps));
 }
 
-TEST_F(ChaosOfTheCoordinator, TheCoordinatorIsKilledAtEveryMoveOfAJobThatIsCancelled) {
-  const std::vector<std::string> points = MovesTo({"cancelling", "cancelled"});
-  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
-    Cluster cluster(Options(DiesAt(points[0]), kSlowSteps));
-    const std::string id = cluster.Submit(cluster.TinyJob("coordinator-killed", 10000));
-    cluster.AwaitStep(id, 3);
-    const auto cancel = [&] {
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-      v1::CancelJobRequest request;
-      request.set_id(id);
-      v1::Job job;
-      return cluster.api().CancelJob(&context, request, &job).ok();
-    };
-    (void)cancel();
-    for (size_t i = 0; i < points.size(); ++i) {
-      SCOPED_TRACE(points[i]);
-      AwaitDeath(cluster, i + 1 < points.size() ? DiesAt(points[i + 1]) : Environment(), cancel);
-      if (HasFatalFailure()) return;
-    }
-    EXPECT_EQ(cluster.Await(id, v1::CANCELLED).attempts_size(), 1);
-    EXPECT_TRUE(Eventually([&] { return cluster.RankPids(id).empty(); }, seconds(5)));
-    ExpectOneJob(cluster, waiting_);
-  }
-  ReportDeaths();
-}
-
 TEST_F(ChaosOfTheCoordinator, EveryFailpointHasATest) {
   std::vector<std::string> tested =
-      MovesTo({"starting", "running", "succeeded", "cancelling", "cancelled",
-               // In tests/e2e/scheduling_test.cc.
-               "pausing", "paused", "queued", "recovering", "failed"});
-  tested.insert(tested.end(), PointsOfAStart().begin(), PointsOfAStart().end());
-  tested.insert(tested.end(), WorkerPoints().begin(), WorkerPoints().end());
+      MovesTo({"starting", "running", "succeeded",
+               // In moves_test.cc.
+               "cancelling", "cancelled", "pausing", "paused", "queued", "recovering", "failed"});
+  for (const auto& points : {PointsOfAStart(), WorkerPoints(), AcknowledgementPoints()}) {
+    tested.insert(tested.end(), points.begin(), points.end());
+  }
   // All that there are, in deletions_test.cc.
   const std::vector<std::string> deletions = FailpointsOf("coordinator.folder.");
   tested.insert(tested.end(), deletions.begin(), deletions.end());

@@ -1,6 +1,7 @@
 #include "tests/chaos/history.h"
 
 #include <algorithm>
+#include <compare>
 #include <limits>
 #include <optional>
 #include <set>
@@ -14,6 +15,14 @@ using Call = Operation::Call;
 using Outcome = Operation::Outcome;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+/// What the model knows of a job.
+struct ModelJob {
+  ModelState state = kAbsent;
+  int64_t priority = 0;
+
+  auto operator<=>(const ModelJob&) const = default;
+};
 
 bool IsOver(ModelState state) {
   return state == kSucceeded || state == kFailed || state == kCancelled;
@@ -31,6 +40,8 @@ std::vector<ModelState> OwnMoves(ModelState state, Movers movers) {
       return {kRecovering, kSucceeded};
     case kRecovering:
       return {kQueued, kFailed, kSucceeded};
+    case kPausing:
+      return {kPaused, kFailed, kSucceeded};
     case kCancelling:
       return {kCancelled, kSucceeded};
     default:
@@ -38,28 +49,56 @@ std::vector<ModelState> OwnMoves(ModelState state, Movers movers) {
   }
 }
 
-/// The state after the call took effect in `state`; nothing where it cannot have had this outcome
-/// there.
-std::optional<ModelState> Apply(const Operation& operation, ModelState state) {
-  const bool refused = operation.outcome == Outcome::kRefused;
-  switch (operation.call) {
-    case Call::kSubmit:
-      if (refused) return std::nullopt;
-      return state == kAbsent ? kQueued : state;
+/// Where a call leaves a job that is in this state; nothing: it is refused.
+std::optional<ModelState> MoveBy(Call call, ModelState state) {
+  const bool waits = state == kQueued || state == kPaused;
+  switch (call) {
     case Call::kCancel:
-      if (refused || state == kAbsent) return std::nullopt;
-      if (state == kQueued) return kCancelled;
-      return IsOver(state) ? state : kCancelling;
-    case Call::kRetry: {
-      const bool may = state == kFailed || state == kCancelled;
-      if (operation.outcome == Outcome::kUnknown) return may ? kQueued : state;
-      if (may == refused) return std::nullopt;
-      return refused ? state : kQueued;
-    }
+      return IsOver(state) ? state : waits ? kCancelled : kCancelling;
+    case Call::kRetry:
+      if (state == kFailed || state == kCancelled) return kQueued;
+      break;
+    case Call::kPause:
+      if (waits) return kPaused;
+      if (!IsOver(state) && state != kCancelling) return kPausing;
+      break;
+    case Call::kResume:
+      if (state == kPaused) return kQueued;
+      if (state == kPausing) return kRecovering;
+      break;
+    case Call::kUpdate:
+      if (!IsOver(state)) return state;
+      break;
+    case Call::kDelete:
+      if (IsOver(state)) return kAbsent;
+      break;
+    case Call::kSubmit:
     case Call::kLook:
-      return state == operation.seen ? std::optional(state) : std::nullopt;
+      return state;
   }
   return std::nullopt;
+}
+
+/// The job after the call took effect on it; nothing where it cannot have had this outcome then.
+std::optional<ModelJob> Apply(const Operation& operation, ModelJob job) {
+  const bool refused = operation.outcome == Outcome::kRefused;
+  if (operation.call == Call::kSubmit) {
+    if (refused) return std::nullopt;
+    return job.state == kAbsent ? ModelJob{kQueued, 0} : job;
+  }
+  if (operation.call == Call::kLook) {
+    const bool same =
+        job.state == operation.seen && (job.state == kAbsent || job.priority == operation.priority);
+    return same ? std::optional(job) : std::nullopt;
+  }
+  const bool missing = operation.outcome == Outcome::kMissing;
+  if (missing || job.state == kAbsent) {
+    return missing && job.state == kAbsent ? std::optional(job) : std::nullopt;
+  }
+  const std::optional<ModelState> to = MoveBy(operation.call, job.state);
+  if (operation.outcome != Outcome::kUnknown && to.has_value() == refused) return std::nullopt;
+  if (!to) return job;
+  return ModelJob{*to, operation.call == Call::kUpdate ? operation.priority : job.priority};
 }
 
 /// Depth-first over which call takes effect next. What was tried once is not tried again.
@@ -68,12 +107,12 @@ class Search {
   Search(const std::vector<Operation>& operations, Movers movers)
       : operations_(operations), movers_(movers), done_(operations.size(), false) {}
 
-  bool Explains() { return From(kAbsent, 0); }
+  bool Explains() { return From(ModelJob(), 0); }
   /// The calls that came furthest in some order.
   size_t most_done() const { return most_done_; }
 
  private:
-  bool From(ModelState state, size_t done) {
+  bool From(const ModelJob& job, size_t done) {
     most_done_ = std::max(most_done_, done);
     // Behind the first call that must have taken effect none can that started after its end.
     int64_t first_end = kNever;
@@ -85,13 +124,13 @@ class Search {
       }
     }
     if (first_end == kNever) return true;  // what is left needs no effect
-    if (!tried_.emplace(done_, state).second) return false;
-    for (const ModelState next : OwnMoves(state, movers_)) {
-      if (From(next, done)) return true;
+    if (!tried_.emplace(done_, job).second) return false;
+    for (const ModelState next : OwnMoves(job.state, movers_)) {
+      if (From({next, job.priority}, done)) return true;
     }
     for (size_t i = first_; i < operations_.size() && operations_[i].start <= first_end; ++i) {
       if (done_[i]) continue;
-      const std::optional<ModelState> next = Apply(operations_[i], state);
+      const std::optional<ModelJob> next = Apply(operations_[i], job);
       if (!next) continue;
       done_[i] = true;
       const size_t first = first_;
@@ -108,25 +147,29 @@ class Search {
   std::vector<bool> done_;
   size_t first_ = 0;  ///< All before it are done.
   size_t most_done_ = 0;
-  std::set<std::pair<std::vector<bool>, ModelState>> tried_;
+  std::set<std::pair<std::vector<bool>, ModelJob>> tried_;
 };
 
 std::string Text(const Operation& operation) {
-  constexpr std::string_view kCalls[] = {"submit", "cancel", "retry", "look"};
-  constexpr std::string_view kOutcomes[] = {"done", "refused", "unknown"};
+  constexpr std::string_view kCalls[] = {"submit", "cancel", "retry",  "pause",
+                                         "resume", "update", "delete", "look"};
+  constexpr std::string_view kOutcomes[] = {"done", "refused", "missing", "unknown"};
   std::string text(kCalls[static_cast<size_t>(operation.call)]);
-  text += operation.call == Call::kLook
-              ? " " + std::string(Name(operation.seen))
-              : " " + std::string(kOutcomes[static_cast<size_t>(operation.outcome)]);
+  const bool looks = operation.call == Call::kLook;
+  text += " " + std::string(looks ? Name(operation.seen)
+                                  : kOutcomes[static_cast<size_t>(operation.outcome)]);
+  if (looks || operation.call == Call::kUpdate) {
+    text += " priority " + std::to_string(operation.priority);
+  }
   return text + " [" + std::to_string(operation.start) + ", " + std::to_string(operation.end) + "]";
 }
 
 }  // namespace
 
 std::string_view Name(ModelState state) {
-  constexpr std::string_view kNames[kModelStates] = {"ABSENT",    "QUEUED",     "STARTING",
-                                                     "RUNNING",   "RECOVERING", "CANCELLING",
-                                                     "SUCCEEDED", "FAILED",     "CANCELLED"};
+  constexpr std::string_view kNames[kModelStates] = {
+      "ABSENT", "QUEUED",     "STARTING",  "RUNNING", "RECOVERING", "PAUSING",
+      "PAUSED", "CANCELLING", "SUCCEEDED", "FAILED",  "CANCELLED"};
   return kNames[static_cast<size_t>(state)];
 }
 

@@ -16,21 +16,24 @@ enum class ModelState {
   kStarting,
   kRunning,
   kRecovering,
+  kPausing,
+  kPaused,
   kCancelling,
   kSucceeded,
   kFailed,
   kCancelled,
 };
-inline constexpr int kModelStates = 9;
+inline constexpr int kModelStates = 11;
 
 std::string_view Name(ModelState state);
 
 /// One call about one job, as its client saw it.
 struct Operation {
-  enum class Call { kSubmit, kCancel, kRetry, kLook };
+  enum class Call { kSubmit, kCancel, kRetry, kPause, kResume, kUpdate, kDelete, kLook };
   enum class Outcome {
     kDone,     ///< Answered.
     kRefused,  ///< Answered that the state does not allow it.
+    kMissing,  ///< Answered that there is no such job.
     kUnknown,  ///< Not answered: it took effect at some time from `start` on, or never.
   };
 
@@ -39,6 +42,7 @@ struct Operation {
   int64_t start = 0;  ///< Before the request was sent. Any clock that all clients share.
   int64_t end = 0;    ///< After the answer came; of no meaning when the outcome is unknown.
   ModelState seen = ModelState::kAbsent;  ///< kLook only.
+  int64_t priority = 0;                   ///< kUpdate: the new one; kLook: the one seen.
 };
 
 /// Who but the callers changes jobs.

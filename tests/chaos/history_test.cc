@@ -1,6 +1,6 @@
 // Many clients call a coordinator that is killed and started again all the while. What they were
 // answered must be what one copy of each job, changed by one call at a time, would have answered.
-//   WEFT_HISTORY_OPERATIONS=1000000 chaos_history_test    more than CTest's calls
+//   WEFT_HISTORY_OPERATIONS=1000000 chaos_history_test    more remote calls than CTest makes
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <type_traits>
 
 #include "common/rng.h"
 #include "tests/chaos/failpoints.h"
@@ -30,12 +31,13 @@ using Outcome = Operation::Outcome;
 
 constexpr int kClients = 8;
 constexpr size_t kActiveJobs = 12;
-constexpr int64_t kFewOperations = 6000;
+constexpr int64_t kFewCalls = 3000;
+constexpr int kPriorities = 3;
 constexpr int32_t kListed = 10;
 
-int64_t OperationsWanted() {
+int64_t CallsWanted() {
   const char* text = std::getenv("WEFT_HISTORY_OPERATIONS");
-  return text == nullptr ? kFewOperations : std::atoll(text);
+  return text == nullptr ? kFewCalls : std::atoll(text);
 }
 
 int64_t Now() {
@@ -91,15 +93,36 @@ class Jobs {
     const auto it = numbers_.find(id);
     return it == numbers_.end() ? std::nullopt : std::optional(it->second);
   }
+  /// False: the job is being deleted, or was. Its request would make another one.
+  bool BeginSubmit(int64_t number) {
+    const std::lock_guard lock(mutex_);
+    if (deleted_.contains(number)) return false;
+    ++submitting_[number];
+    return true;
+  }
+  void EndSubmit(int64_t number, bool answered) {
+    const std::lock_guard lock(mutex_);
+    // One that was not answered may take effect at any time: its job is never deleted.
+    if (answered) --submitting_[number];
+  }
+  /// Whether the job may be deleted. Nobody submits it again then.
+  bool BeginDelete(int64_t number) {
+    const std::lock_guard lock(mutex_);
+    if (submitting_[number] > 0) return false;
+    deleted_.insert(number);
+    return true;
+  }
+  /// A request goes out.
+  void CountCall() { ++calls_; }
+  int64_t calls() const { return calls_; }
   void Note(int64_t number, const Operation& operation) {
     const std::lock_guard lock(mutex_);
     histories_[number].push_back(operation);
-    ++operations_;
   }
-  int64_t operations() const { return operations_; }
   /// When nobody calls any more.
   const std::map<int64_t, std::vector<Operation>>& histories() const { return histories_; }
   const std::map<std::string, int64_t>& numbers() const { return numbers_; }
+  const std::set<int64_t>& deleted() const { return deleted_; }
 
  private:
   std::mutex mutex_;
@@ -107,8 +130,10 @@ class Jobs {
   std::vector<int64_t> active_;
   std::map<int64_t, std::string> ids_;
   std::map<std::string, int64_t> numbers_;
+  std::map<int64_t, int64_t> submitting_;  ///< Calls that were not answered, or not yet.
+  std::set<int64_t> deleted_;              ///< Or a client tried to.
   std::map<int64_t, std::vector<Operation>> histories_;
-  std::atomic<int64_t> operations_ = 0;
+  std::atomic<int64_t> calls_ = 0;
 };
 
 /// One who calls, one call after the other.
@@ -128,32 +153,45 @@ class Client {
     const int64_t number = jobs_.Pick(random_);
     const std::optional<std::string> id = jobs_.IdOf(number);
     const uint64_t choice = random_.Below(100);
-    if (!id || choice < 4) {
+    using Stub = v1::Coordinator::Stub;
+    if ((!id || choice < 4) && jobs_.BeginSubmit(number)) {
       Submit(number);
-    } else if (choice < 30) {
-      Ask<v1::CancelJobRequest>(number, *id, Call::kCancel, &v1::Coordinator::Stub::CancelJob);
-    } else if (choice < 56) {
-      Ask<v1::RetryJobRequest>(number, *id, Call::kRetry, &v1::Coordinator::Stub::RetryJob);
-    } else if (choice < 94) {
-      Ask<v1::GetJobRequest>(number, *id, Call::kLook, &v1::Coordinator::Stub::GetJob);
-    } else {
+    } else if (!id || choice < 8) {
       List(kListed, "");
+    } else if (choice < 22) {
+      Ask<v1::CancelJobRequest>(number, *id, Call::kCancel, &Stub::CancelJob);
+    } else if (choice < 38) {
+      Ask<v1::RetryJobRequest>(number, *id, Call::kRetry, &Stub::RetryJob);
+    } else if (choice < 49) {
+      Ask<v1::PauseJobRequest>(number, *id, Call::kPause, &Stub::PauseJob);
+    } else if (choice < 62) {
+      Ask<v1::ResumeJobRequest>(number, *id, Call::kResume, &Stub::ResumeJob);
+    } else if (choice < 72) {
+      v1::UpdateJobRequest request;
+      request.set_priority(static_cast<int64_t>(random_.Below(kPriorities)));
+      Ask(number, *id, Call::kUpdate, &Stub::UpdateJob, request);
+    } else if (choice < 76 && jobs_.BeginDelete(number)) {
+      Ask<v1::DeleteJobRequest>(number, *id, Call::kDelete, &Stub::DeleteJob);
+    } else {
+      Ask<v1::GetJobRequest>(number, *id, Call::kLook, &Stub::GetJob);
     }
   }
 
-  /// Looks at all jobs; how many there are.
-  int64_t ListAll() {
-    int64_t listed = 0;
+  /// Looks at all jobs, when nobody else calls any more; also at those that are not there.
+  void ListAll() {
+    Operation look{Call::kLook, Outcome::kDone, Now()};
     std::string page;
     do {
       const v1::ListJobsResponse response = List(1000, page);
-      listed += response.jobs_size();
       page = response.next_page_token();
       for (const v1::Job& job : response.jobs()) {
         EXPECT_TRUE(stored_.insert(job.id()).second) << job.id() << " is listed twice";
       }
     } while (!page.empty());
-    return listed;
+    look.end = Now();
+    for (const auto& [id, number] : jobs_.numbers()) {
+      if (!stored_.contains(id)) jobs_.Note(number, look);
+    }
   }
   const std::set<std::string>& stored() const { return stored_; }
 
@@ -166,8 +204,10 @@ class Client {
     Operation operation{Call::kSubmit, Outcome::kDone, Now()};
     grpc::ClientContext context;
     SetDeadline(context);
+    jobs_.CountCall();
     const grpc::Status status = stub_->SubmitJob(&context, request, &response);
     operation.end = Now();
+    jobs_.EndSubmit(number, !IsUnanswered(status));
     if (!Answered(number, operation, status)) return;
     ASSERT_TRUE(status.ok()) << status.error_message();
     jobs_.Note(number, operation);
@@ -175,26 +215,36 @@ class Client {
     NoteLook(number, operation, response.job());
   }
 
-  template <class Request>
+  template <class Request, class Response>
   void Ask(int64_t number, const std::string& id, Call call,
            grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                         v1::Job*)) {
-    Request request;
+                                                         Response*),
+           Request request = {}) {
     request.set_id(id);
-    v1::Job job;
+    Response response;
     Operation operation{call, Outcome::kDone, Now()};
+    if constexpr (std::is_same_v<Request, v1::UpdateJobRequest>) {
+      operation.priority = request.priority();
+    }
     grpc::ClientContext context;
     SetDeadline(context);
-    const grpc::Status status = (*stub_.*method)(&context, request, &job);
+    jobs_.CountCall();
+    const grpc::Status status = (*stub_.*method)(&context, request, &response);
     operation.end = Now();
     if (!Answered(number, operation, status)) return;
     if (status.error_code() == grpc::StatusCode::FAILED_PRECONDITION) {
       operation.outcome = Outcome::kRefused;
+    } else if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
+      operation.outcome = Outcome::kMissing;
     } else {
       ASSERT_TRUE(status.ok()) << status.error_message();
-      NoteLook(number, operation, job);
+      if constexpr (std::is_same_v<Response, v1::Job>) NoteLook(number, operation, response);
     }
-    if (call != Call::kLook) jobs_.Note(number, operation);
+    if (call != Call::kLook) {
+      jobs_.Note(number, operation);
+    } else if (operation.outcome == Outcome::kMissing) {
+      jobs_.Note(number, {Call::kLook, Outcome::kDone, operation.start, operation.end});
+    }
   }
 
   v1::ListJobsResponse List(int32_t size, const std::string& page) {
@@ -205,6 +255,7 @@ class Client {
     Operation operation{Call::kLook, Outcome::kDone, Now()};
     grpc::ClientContext context;
     SetDeadline(context);
+    jobs_.CountCall();
     const grpc::Status status = stub_->ListJobs(&context, request, &response);
     operation.end = Now();
     if (!status.ok()) {
@@ -220,7 +271,8 @@ class Client {
 
   /// What a call shows of a job was there at some time during the call.
   void NoteLook(int64_t number, const Operation& call, const v1::Job& job) {
-    jobs_.Note(number, {Call::kLook, Outcome::kDone, call.start, call.end, Seen(job.state())});
+    jobs_.Note(number, {Call::kLook, Outcome::kDone, call.start, call.end, Seen(job.state()),
+                        job.priority()});
   }
 
   /// False when the call may have taken effect or not; waits for the server then.
@@ -277,8 +329,8 @@ class Killer {
     const std::vector<std::string> points = CoordinatorFailpoints();
     while (!stopping_) {
       // However slow the machine is, something happens in each life.
-      const int64_t until = jobs_.operations() + 50 + static_cast<int64_t>(random.Below(400));
-      while (!stopping_ && cluster_.coordinator().Alive() && jobs_.operations() < until) {
+      const int64_t until = jobs_.calls() + 50 + static_cast<int64_t>(random.Below(400));
+      while (!stopping_ && cluster_.coordinator().Alive() && jobs_.calls() < until) {
         std::this_thread::sleep_for(milliseconds(5));
       }
       if (stopping_) return;
@@ -315,7 +367,7 @@ void CallAndCheck(int64_t workers) {
                                                 .failure_share = 0.3});
   }
   Jobs jobs;
-  const int64_t wanted = OperationsWanted();
+  const int64_t wanted = CallsWanted();
   const auto begin = std::chrono::steady_clock::now();
   Killer killer(cluster, jobs);
   {
@@ -323,7 +375,7 @@ void CallAndCheck(int64_t workers) {
     for (uint32_t i = 0; i < kClients; ++i) {
       clients.emplace_back([&, i] {
         Client client(jobs, cluster.address(), i, spec);
-        while (jobs.operations() < wanted && !::testing::Test::HasFailure()) client.CallOnce();
+        while (jobs.calls() < wanted && !::testing::Test::HasFailure()) client.CallOnce();
       });
     }
   }
@@ -332,7 +384,8 @@ void CallAndCheck(int64_t workers) {
   last.ListAll();
   simulated.reset();
   for (const auto& [id, number] : jobs.numbers()) {
-    EXPECT_TRUE(last.stored().contains(id)) << "job " << id << " was answered and is gone";
+    EXPECT_TRUE(last.stored().contains(id) || jobs.deleted().contains(number))
+        << "job " << id << " was answered and is gone";
   }
   EXPECT_LE(last.stored().size(), jobs.histories().size()) << "jobs that nobody submitted";
   for (const auto& [number, history] : jobs.histories()) {
@@ -340,8 +393,8 @@ void CallAndCheck(int64_t workers) {
     ASSERT_TRUE(status.ok()) << "request " << number << ": " << status.message();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  std::printf("%ld operations on %zu jobs, %d deaths of the coordinator, %.0f s\n",
-              static_cast<long>(jobs.operations()), jobs.histories().size(), deaths, took.count());
+  std::printf("%ld calls on %zu jobs, %d deaths of the coordinator, %.0f s\n",
+              static_cast<long>(jobs.calls()), jobs.histories().size(), deaths, took.count());
   EXPECT_GT(deaths, 0);
 }
 

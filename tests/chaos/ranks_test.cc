@@ -1,6 +1,7 @@
 // Ranks that die or hang, and what the service makes of it in which time.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/chaos/chaos.h"
@@ -47,6 +48,11 @@ class ChaosOfRanksThatHang : public ChaosOfRanks {
     Cluster cluster({.coordinator = coordinator, .ranks = kSlowSteps});
     const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
     cluster.AwaitStep(id, 12);
+    AbortFollows(cluster, id, seconds(30));
+  }
+
+  /// Stops the second of the job's ranks, and waits up to `limit` for the end of its attempt.
+  static void AbortFollows(Cluster& cluster, const std::string& id, seconds limit) {
     const std::vector<pid_t> ranks = cluster.RankPids(id);
     ASSERT_EQ(ranks.size(), 2u);
     const auto begin = steady_clock::now();
@@ -56,9 +62,9 @@ class ChaosOfRanksThatHang : public ChaosOfRanks {
           const v1::Job job = cluster.Get(id);
           return job.attempts_size() > 0 && job.attempts(0).reason() == v1::HUNG;
         },
-        seconds(30)))
+        limit))
         << cluster.LogTails();
-    Report("abort_seconds", "hung collective is aborted after", SecondsSince(begin));
+    Report("abort_seconds", "hung ranks are aborted after", SecondsSince(begin));
     const v1::Job job = ExpectUnharmed(cluster, id);
     EXPECT_THAT(job.attempts(0).message(),
                 AllOf(HasSubstr("rank 0 "), HasSubstr("rank 1 "), HasSubstr(" stopped")))
@@ -72,6 +78,16 @@ TEST_F(ChaosOfRanksThatHang, IsAbortedByTheLimitThatFollowsFromTheSteps) {
 
 TEST_F(ChaosOfRanksThatHang, IsAbortedByALimitOfFiveSeconds) {
   IsAborted({{"WEFT_COORDINATOR_HANG_SECONDS", "5"}});
+}
+
+// WEFT_TEST_HANG_SECONDS: the setting, for run.py.
+TEST_F(ChaosOfRanksThatHang, BeforeTheirFirstStepAreAbortedByALongerLimit) {
+  const char* asked = std::getenv("WEFT_TEST_HANG_SECONDS");
+  Cluster cluster({.coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", asked ? asked : "2"}},
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:3000@1"}}});
+  const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
+  ASSERT_TRUE(Eventually([&] { return cluster.RankPids(id).size() == 2; }, seconds(30)));
+  AbortFollows(cluster, id, seconds(100));
 }
 
 /// Steps of the checkpoints in the folder that are verified.

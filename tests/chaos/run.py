@@ -2,13 +2,14 @@
 """Runs tests of failures and compares what they measured with targets: docs/benchmarks/chaos.md.
 
     tests/chaos/run.sh [--build BUILD] [--json FILE] [--repeats N] [--waiting N] [--workloads N]
-                       [--operations N] [--soak-minutes N] [--fuzz-minutes N] [--only NUMBER...]
+                       [--operations N] [--soak-minutes N] [--fuzz-minutes N] [--threads 0]
+                       [--only NUMBER...]
 
 Without options all requirements, as they are written; that takes hours.
 --repeats: how often the coordinator dies at each failpoint, while --waiting jobs wait;
 --workloads: of the scheduler; --operations: calls of the history check; --soak-minutes 0: no soak;
---fuzz-minutes 0: no fuzz targets, which are built with clang. --only: these numbers; FILE keeps its
-rows of the others.
+--fuzz-minutes 0: no fuzz targets, which are built with clang. --threads 0: no ThreadSanitizer, which
+has a build of its own. --only: these numbers; FILE keeps its rows of the others.
 Needs the programs of TESTS and PARTS in BUILD/bin. The exit status says whether all targets are
 reached.
 """
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     measured: str = ""  # the property that is compared; "": the test says whether all is well
     limit: float = 0  # it must be less; 0: it must be 0
     unit: str = ""
+    environment: tuple = ()  # of the test: pairs
 
 
 TESTS = [
@@ -47,6 +49,12 @@ TESTS = [
         "Faults/ChaosOfTheDisk.*/write_EIO", "recovery_seconds", 10, "s"),
     Row(2, "errors of fsync, then none: recovery", "chaos_test",
         "Faults/ChaosOfTheDisk.*/sync_EIO", "recovery_seconds", 10, "s"),
+    Row(2, "disk full for more than a lease under a job that trains, then room: its checkpoints listed after",
+        "chaos_test", "Faults/ChaosOfTheDiskUnderAJob.*/write_ENOSPC", "recovery_seconds", 10, "s"),
+    Row(2, "the same with write errors", "chaos_test", "Faults/ChaosOfTheDiskUnderAJob.*/write_EIO",
+        "recovery_seconds", 10, "s"),
+    Row(2, "the same with errors of fsync", "chaos_test", "Faults/ChaosOfTheDiskUnderAJob.*/sync_EIO",
+        "recovery_seconds", 10, "s"),
     Row(2, "disk full while a checkpoint is written", "chaos_test", "ChaosOfCheckpoints.TheDiskIs*"),
     Row(8, "a worker sleeps past its lease: a newer attempt trains", "chaos_test",
         "ChaosOfWorkers.AWorkerSleeps*", "recovery_seconds", 10, "s"),
@@ -74,6 +82,8 @@ TESTS = [
         "e2e_test", "Recovery.AJobThatIsReplanned*"),
     Row(11, "ranks crash at every stage of a checkpoint", "chaos_test",
         "ChaosOfCheckpoints.RanksCrash*"),
+    Row(11, "a rank that saves a part of a checkpoint, or the first one, is killed meanwhile: it is given up",
+        "trainer_process_test", "PeersProcessTest.ACheckpointInFlight*"),
     Row(12, "a byte of the newest checkpoint flips: training again from the one before", "chaos_test",
         "ChaosOfCheckpoints.AByte*", "recovery_seconds", 10, "s"),
     Row(13, "slow verification while one checkpoint is kept: always one to go back to", "chaos_test",
@@ -86,12 +96,19 @@ TESTS = [
         "TrainerProcessTest.ATrainingThatNeverRecovers*"),
     Row(16, "one rank of three trains on gradients with a wrong bit: found by the next check of four "
         "steps, its machine suspected", "chaos_test", "ChaosOfNumbersOnThreeMachines.AWrongBit*"),
-    Row(17, "a rank 1.3 times as slow, with --straggler-seconds 5: named with its machine after",
-        "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s"),
+    Row(17, "a rank 1.3 times as slow, by the rules as shipped: named with its machine after",
+        "e2e_test", "Recovery.ASlowRankIsNamed*", "seconds_to_name_a_straggler", 120, "s",
+        (("WEFT_TEST_STRAGGLER_SECONDS", "30"),)),
     Row(18, "hung collective of quick steps: aborted, with the state of each rank, after", "chaos_test",
         "ChaosOfRanksThatHang.IsAbortedByTheLimit*", "abort_seconds", 30, "s"),
     Row(18, "hung collective, with --hang-seconds 5: aborted after", "chaos_test",
         "ChaosOfRanksThatHang.IsAbortedByALimitOf*", "abort_seconds", 30, "s"),
+    Row(18, "hang before the first step, with --hang-seconds 5: aborted after", "chaos_test",
+        "ChaosOfRanksThatHang.BeforeTheirFirstStep*", "abort_seconds", 30, "s",
+        (("WEFT_TEST_HANG_SECONDS", "5"),)),
+    Row(18, "the same as shipped, where a start, a save or an evaluation may take 5 min without a sign of "
+        "life: aborted after", "chaos_test", "ChaosOfRanksThatHang.BeforeTheirFirstStep*",
+        "abort_seconds", 330, "s", (("WEFT_TEST_HANG_SECONDS", "auto"),)),
     Row(21, "a worker is drained: its job trains on another one after", "e2e_test",
         "TwoWorkers.ADrainedOne*", "seconds_to_move", 60, "s"),
     Row(21, "workers shut down, whatever their ranks do just then: no step lost", "e2e_test",
@@ -101,8 +118,10 @@ TESTS = [
     Row(23, "a worker's attempt, dialled again {redials} times, and {submissions} submissions go through "
         "a change of the CA: lost or doubled", "coordinator_api_test",
         "TlsTest.AWorkerAndSubmissions*", "wrong_submissions"),
-    Row(24, "{cells} cells of role, call, whose job it is and in which queue: each as the table says",
-        "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*"),
+    Row(24, "{cells} cells of role, call, whose job it is and in which queue, {worker_cells} of role and "
+        "worker, {queue_cells} of role and the queue that a job is put into: each as the table says",
+        "coordinator_api_test", "AccessTest.TheServerDoesWhat*:AccessTest.EveryCallIs*:"
+        "AccessTest.WorkersAreChanged*:AccessTest.PeopleOfOneQueue*"),
     Row(25, "log followed through three deaths of the coordinator: no gap, no line twice", "chaos_test",
         "ChaosOfOutages.LeaveAFollowedLog*"),
     Row(33, "a rank and the coordinator are killed: sum of the ledger, off the wall time by",
@@ -150,7 +169,7 @@ class Runner:
         self.figures.add(number, what, measured, f"< {limit}", unit, passed and measured < limit)
 
     def row(self, row):
-        ran = self.run(row.program, row.tests)
+        ran = self.run(row.program, row.tests, dict(row.environment))
         said = ran.properties()
         what = re.sub(r"\{(\w+)\}", lambda name: str(said.get(name[1], "?")), row.what)
         if not row.measured:
@@ -175,27 +194,31 @@ class Runner:
 
     def workloads(self):
         """19 and 20 are promises of the same passes."""
-        kinds = 6
+        kinds = 10
         ran = self.run("coordinator_scheduler_test", "All/Workloads.*:Scheduling.Backfills*",
                        {"WEFT_WORKLOADS": str(self.options.workloads // kinds)})
 
         def count(name):
             return sum(int(case.get(name, 0)) for case in ran.cases)
 
-        self.as_wanted(19, f"{count('workloads')} random workloads: nothing given twice, no gang split, "
-                       "no job starves or is displaced in a circle, what is freed places its job",
+        self.as_wanted(19, f"{count('workloads')} random workloads, some with a stream of short jobs, racks, or "
+                       "machines that drain or are lost: nothing given twice, no gang split, no job "
+                       "starves or is displaced in a circle, what is freed places its job",
                        ran.passed and count("workloads") > 0)
         reserving = count("workloads_with_reservations")
         self.as_wanted(20, f"{reserving} of them first come, first served: no start that the first job "
                        "was promised is delayed", ran.passed and reserving > 0)
+        kept = count("kept_promises")
+        self.as_wanted(20, f"the same by the rules as shipped, with priorities: {kept} promised starts kept",
+                       ran.passed and kept > 0)
 
     def history(self):
         ran = self.run("chaos_history_test", "History.*",
                        {"WEFT_HISTORY_OPERATIONS": str(self.options.operations // 2)})
         counts = [(int(a), int(b)) for a, b in
-                  re.findall(r"(\d+) operations on \d+ jobs, (\d+) deaths", ran.text)]
-        operations, deaths = (sum(column) for column in zip(*counts)) if counts else (0, 0)
-        self.figures.add(28, f"{operations} calls through {deaths} deaths of the coordinator against a "
+                  re.findall(r"(\d+) calls on \d+ jobs, (\d+) deaths", ran.text)]
+        calls, deaths = (sum(column) for column in zip(*counts)) if counts else (0, 0)
+        self.figures.add(28, f"{calls} calls through {deaths} deaths of the coordinator against a "
                          "model", "linearizable" if ran.passed else "NOT LINEARIZABLE", "linearizable",
                          "", ran.passed)
 
@@ -245,6 +268,19 @@ class Runner:
                          f"{sum(map(int, clean))} inputs: with findings", found, "0", "",
                          done.returncode == 0 and bool(clean))
 
+    def threads(self):
+        if not self.options.threads:
+            return
+        done = subprocess.run([ROOT / "tests/run_sanitized.sh", "--threads"], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        asked = sum(map(int, re.findall(r"sanitized: preset tsan, (\d+) test programs", done.stdout)))
+        clean = len(re.findall(r"^sanitized: tsan \w+$", done.stdout, re.M))
+        if done.returncode != 0:
+            print(done.stdout[-4000:])
+        self.figures.add(32, f"{asked} test programs of parts and of what they tell each other, under "
+                         "ThreadSanitizer: with findings", asked - clean, "0", "",
+                         done.returncode == 0 and asked > 0 and clean == asked)
+
     def wanted(self, numbers):
         return not self.options.only or not set(numbers).isdisjoint(self.options.only)
 
@@ -267,6 +303,7 @@ PARTS = [
     ([29], Runner.exploration),
     ([31], Runner.soak),
     ([32], Runner.fuzz),
+    ([32], Runner.threads),
 ]
 
 
@@ -282,6 +319,7 @@ def main():
     parser.add_argument("--soak-minutes", type=float, default=60)
     parser.add_argument("--soak-kill-seconds", type=float, default=60)
     parser.add_argument("--fuzz-minutes", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", default=[])
     runner = Runner(parser.parse_args())
     runner.all()

@@ -1,9 +1,8 @@
 // Jobs that are displaced, paused, moved off a worker, chained, grouped and limited in time, with
-// real processes; and a coordinator that is killed in the middle of it.
+// real processes. tests/chaos/moves_test.cc kills the coordinator in the middle of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -114,120 +113,6 @@ TEST_F(Scheduling, APausedJobFreesItsWorkerAndEndsWithTheSameLosses) {
   EXPECT_EQ(cluster_.Losses(id), expected);
 }
 
-std::string PlaceName(const ::testing::TestParamInfo<const char*>& place) {
-  std::string name = place.param;
-  std::replace(name.begin(), name.end(), '.', '_');
-  return name;
-}
-
-/// Where the coordinator dies: at a job's move to a state, before or after it is stored.
-class KilledAt : public Scheduling, public ::testing::WithParamInterface<const char*> {};
-
-TEST_P(KilledAt, AMoveOfAPauseNothingIsLost) {
-  const v1::JobSpec spec = Job("killed", 60);
-  const std::vector<double> expected = Undisturbed(spec);
-  const std::string id = cluster_.Submit(spec);
-  cluster_.AwaitStep(id, 15);
-  // The same coordinator, which dies at its next such move.
-  cluster_.coordinator().Kill();
-  cluster_.StartCoordinator(
-      {{"WEFT_FAILPOINTS", std::string("coordinator.to_") + GetParam() + "=crash@1"}});
-  cluster_.AwaitWorkers(1);
-  const auto died = [&] { return !cluster_.coordinator().Alive(); };
-  const auto ask = [&](auto method, auto request) {
-    request.set_id(id);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-    v1::Job job;
-    return (cluster_.api().*method)(&context, request, &job).ok();
-  };
-  // An answer that never came is asked for again.
-  bool asked = ask(&v1::Coordinator::Stub::PauseJob, v1::PauseJobRequest());
-  if (asked && !std::string(GetParam()).starts_with("queued")) {
-    ASSERT_TRUE(Eventually(died, seconds(20))) << cluster_.LogTails();
-  } else if (asked) {
-    cluster_.Await(id, v1::PAUSED);
-    ask(&v1::Coordinator::Stub::ResumeJob, v1::ResumeJobRequest());
-    ASSERT_TRUE(Eventually(died, seconds(20))) << cluster_.LogTails();
-  }
-  ASSERT_TRUE(Eventually(died, seconds(20))) << cluster_.LogTails();
-  cluster_.StartCoordinator();
-  cluster_.AwaitWorkers(1);
-  if (!std::string(GetParam()).starts_with("queued")) {
-    Pause(id);
-    cluster_.Await(id, v1::PAUSED);
-  }
-  if (cluster_.Get(id).state() == v1::PAUSED) Resume(id);
-  EXPECT_EQ(cluster_.Await(id, v1::SUCCEEDED).attempts_size(), 2);
-  EXPECT_EQ(cluster_.Losses(id), expected) << cluster_.LogTails();
-}
-
-INSTANTIATE_TEST_SUITE_P(Moves, KilledAt,
-                         ::testing::Values("pausing.before_commit", "pausing.after_commit",
-                                           "paused.before_commit", "paused.after_commit",
-                                           "queued.before_commit", "queued.after_commit"),
-                         PlaceName);
-
-/// The same of a job that is displaced.
-class KilledWhileDisplacing : public Scheduling,
-                              public ::testing::WithParamInterface<const char*> {};
-
-TEST_P(KilledWhileDisplacing, BothJobsEndAndNoStepIsLost) {
-  const v1::JobSpec spec = Job("low", 60);
-  const std::vector<double> expected = Undisturbed(spec);
-  const std::string low = cluster_.Submit(spec);
-  cluster_.AwaitStep(low, 15);
-  cluster_.coordinator().Kill();
-  cluster_.StartCoordinator(
-      {{"WEFT_FAILPOINTS", std::string("coordinator.to_") + GetParam() + "=crash@1"}});
-  cluster_.AwaitWorkers(1);
-  // The coordinator may die before it answers: then the same request is sent again.
-  const v1::JobSpec urgent = Job("high", 10, 5);
-  v1::SubmitJobResponse submitted;
-  (void)cluster_.TrySubmit(urgent, "high", &submitted);
-  ASSERT_TRUE(Eventually([&] { return !cluster_.coordinator().Alive(); }, seconds(30)))
-      << cluster_.LogTails();
-  cluster_.StartCoordinator();
-  cluster_.AwaitWorkers(1);
-  ASSERT_TRUE(cluster_.TrySubmit(urgent, "high", &submitted).ok());
-  cluster_.Await(submitted.job().id(), v1::SUCCEEDED);
-  const v1::Job job = cluster_.Await(low, v1::SUCCEEDED);
-  EXPECT_EQ(v1::Reason_Name(job.attempts(0).reason()), "PREEMPTED") << cluster_.LogTails();
-  EXPECT_EQ(cluster_.Losses(low), expected);
-}
-
-INSTANTIATE_TEST_SUITE_P(Moves, KilledWhileDisplacing,
-                         ::testing::Values("recovering.before_commit", "recovering.after_commit",
-                                           "queued.before_commit", "queued.after_commit"),
-                         PlaceName);
-
-/// The same of a job whose time is over.
-class KilledAtTheTimeLimit : public Scheduling,
-                             public ::testing::WithParamInterface<const char*> {};
-
-TEST_P(KilledAtTheTimeLimit, TheJobSavesAndFailsAllTheSame) {
-  v1::JobSpec spec = Job("limited", 100000);
-  spec.mutable_scheduling()->set_time_limit_seconds(10);
-  const std::string id = cluster_.Submit(spec);
-  cluster_.AwaitStep(id, 3);
-  cluster_.coordinator().Kill();
-  cluster_.StartCoordinator(
-      {{"WEFT_FAILPOINTS", std::string("coordinator.to_") + GetParam() + "=crash@1"}});
-  ASSERT_TRUE(Eventually([&] { return !cluster_.coordinator().Alive(); }, seconds(40)))
-      << cluster_.LogTails();
-  cluster_.StartCoordinator();
-  cluster_.AwaitWorkers(1);
-  const v1::Job job = cluster_.Await(id, v1::FAILED);
-  EXPECT_EQ(v1::Reason_Name(job.reason()), "TIME_LIMIT") << job.message();
-  EXPECT_EQ(job.attempts_size(), 1);
-  EXPECT_FALSE(cluster_.Checkpoints(id).empty()) << cluster_.LogTails();
-}
-
-INSTANTIATE_TEST_SUITE_P(Moves, KilledAtTheTimeLimit,
-                         ::testing::Values("recovering.before_commit", "recovering.after_commit",
-                                           "failed.before_commit", "failed.after_commit"),
-                         PlaceName);
-
 TEST_F(Scheduling, AJobWhoseTimeIsOverSavesAndFails) {
   v1::JobSpec spec = Job("limited", 100000);
   spec.mutable_scheduling()->set_time_limit_seconds(10);
@@ -283,7 +168,7 @@ TEST_F(TwoWorkers, ADrainedOneGivesItsJobToTheOtherAndACordonedOneKeepsIt) {
   EXPECT_EQ(Set(first, v1::DRAINING).scheduling(), v1::DRAINING);
   const auto trains_again = [&] {
     const v1::Job job = cluster_.Get(id);
-    return job.attempts_size() == 2 && job.state() != v1::STARTING;
+    return job.attempt_count() == 2 && job.state() == v1::RUNNING;
   };
   ASSERT_TRUE(Eventually(trains_again, seconds(30)));
   RecordProperty("seconds_to_move", std::to_string(SecondsSince(begin)));

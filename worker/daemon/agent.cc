@@ -195,6 +195,13 @@ void Agent::OnStoreReply(const v1::StoreReply& reply) {
   auto call = store_calls_.find(reply.request_id());
   if (call == store_calls_.end()) return;
   StoreAnswer answer = std::move(call->second.answer);
+  // A coordinator that starts again has forgotten it, and other ranks may not have asked for it
+  // yet.
+  const v1::StoreRequest& request = call->second.request;
+  Placement* placement = FindPlacement({request.job_id(), request.epoch()});
+  if (request.has_set() && reply.error().empty() && placement != nullptr) {
+    placement->set[request.set().key()] = request;
+  }
   store_calls_.erase(call);
   answer(reply.error(), reply.value());
 }
@@ -235,6 +242,7 @@ void Agent::OnReport(v1::AttemptReport report) {
       return entry.second.request.job_id() == report.job_id() &&
              entry.second.request.epoch() == report.epoch();
     });
+    placement->set.clear();
   }
   bool terminal = IsTerminal(report.state());
   placement->reports.push_back(std::move(report));

@@ -156,6 +156,12 @@ void Agent::OnRegistered(const v1::Registered& registered) {
       *message.mutable_checkpoint() = checkpoint;
       connection_->Send(std::move(message));
     }
+    for (const auto& [name, request] : placement->set) {
+      v1::WorkerMessage message;
+      *message.mutable_store() = request;
+      message.mutable_store()->set_request_id(next_store_call_++);
+      connection_->Send(std::move(message));
+    }
   }
   SendUnsent();
   for (const auto& [id, call] : store_calls_) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 
 #include "common/env.h"
@@ -18,6 +19,7 @@ struct Agent::Placement {
   std::deque<v1::AttemptReport> reports;         // not acknowledged, oldest first
   size_t reports_sent = 0;                       // of them, on this connection
   std::deque<v1::CheckpointReport> checkpoints;  // newest
+  std::map<std::string, v1::StoreRequest> set;   // what its ranks have set, by key
   std::chrono::nanoseconds ended_at{0};
 
   Placement(boost::asio::io_context& io, const Clock& clock, const Settings& settings,

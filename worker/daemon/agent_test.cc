@@ -423,6 +423,42 @@ TEST_F(AgentTest, CarriesTheRendezvousOfTheRanks) {
   EXPECT_THAT(coordinator_.Lines("store"), Contains("got 2: value of rank1"));
 }
 
+TEST_F(AgentTest, SetsAgainWhatItsRanksSetForACoordinatorThatWasRestarted) {
+  StartAgent();
+  StartJob("meet");
+  ASSERT_TRUE(coordinator_.WaitForReport("meet", 1, v1::ATTEMPT_TRAINING));
+  const auto set = [](int rank) {
+    return [rank](const v1::WorkerMessage& m) {
+      const std::string name = "rank" + std::to_string(rank);
+      return m.store().job_id() == "meet" && m.store().epoch() == 1 &&
+             m.store().set().key() == name && m.store().set().value() == "value of " + name;
+    };
+  };
+  coordinator_.Stop();
+  coordinator_.ForgetMessages();
+  v1::AttemptKey key;
+  key.set_job_id("meet");
+  key.set_epoch(1);
+  coordinator_.adopt = {key};
+  coordinator_.Start();
+  for (int rank : {0, 1}) EXPECT_TRUE(coordinator_.WaitFor(set(rank))) << rank;
+  for (const v1::WorkerMessage& message : coordinator_.Messages()) {
+    EXPECT_FALSE(message.store().has_get()) << "the ranks have that answer";
+  }
+  // Nobody asks for what ranks of an ended attempt had set.
+  coordinator_.Stop();
+  coordinator_.adopt.clear();
+  coordinator_.Start();
+  ASSERT_TRUE(coordinator_.WaitForReport("meet", 1, v1::ATTEMPT_STOPPED));
+  coordinator_.Stop();
+  coordinator_.ForgetMessages();
+  coordinator_.Start();
+  ASSERT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_heartbeat(); }));
+  for (const v1::WorkerMessage& message : coordinator_.Messages()) {
+    EXPECT_FALSE(message.has_store());
+  }
+}
+
 TEST_F(AgentTest, KillsItsRanksWhenTheLeaseRunsOut) {
   coordinator_.lease_seconds = 0.6;
   StartAgent();

@@ -102,25 +102,39 @@ double FixedSeconds(const RunTime& run) {
 }
 
 /// `cycle` with so many steps that it takes no more than `budget`, and little less. Intervals of
-/// validations and checkpoints make the time a step function of the steps: a few rounds find it.
+/// validations and checkpoints, and what the planner chooses, make the time a function of the steps
+/// that has jumps: it is sought between those that take less and those that take more.
 Result<PlannedCycle> FitToBudget(const JobSpec& job, int64_t levels, double budget,
                                  PlannedCycle cycle, const PhasePlanner& plan) {
-  constexpr int kRounds = 5;
+  constexpr int kRounds = 10;
   constexpr double kClose = 0.01;
+  const double aim = (1 - kClose / 2) * budget;
+  struct Tried {
+    double scale, seconds;
+  };
+  std::optional<Tried> under, over;
   std::optional<PlannedCycle> best;
-  double scale = 1, aim = budget;
+  double scale = 1;
   for (int round = 0; round < kRounds; ++round) {
-    const double over = cycle.plans.seconds - budget;
-    const double fixed = FixedSeconds(cycle.plans.run);
-    if (over <= 0 && (!best || cycle.plans.seconds > best->plans.seconds)) best = cycle;
-    if (over <= 0 && -over <= kClose * budget) break;
+    const double seconds = cycle.plans.seconds, fixed = FixedSeconds(cycle.plans.run);
+    if (seconds > budget) {
+      over = {scale, seconds};
+    } else {
+      under = {scale, seconds};
+      if (!best || seconds > best->plans.seconds) best = cycle;
+      if (seconds >= (1 - kClose) * budget) break;
+    }
     if (fixed >= budget) {
       return InvalidError("the phases take " + HumanDuration(fixed) +
                           " before any step, and the budget is " + HumanDuration(budget) +
                           "; hint: a larger budget, or training without phases");
     }
-    if (round > 0 && over > 0) aim -= over;
-    scale *= std::max(aim - fixed, 0.0) / (cycle.plans.seconds - fixed);
+    if (under && over) {
+      const double share = (aim - under->seconds) / (over->seconds - under->seconds);
+      scale = std::lerp(under->scale, over->scale, std::clamp(share, 0.1, 0.9));
+    } else {
+      scale *= std::max(aim - fixed, 0.0) / (seconds - fixed);
+    }
     Result<PlannedCycle> next = PlanCycle(job, levels, scale, plan);
     if (!next.ok() && best) break;
     WEFT_ASSIGN_OR_RETURN(cycle, std::move(next));

@@ -25,7 +25,7 @@ class Fake {
     Send(HelloMessage{getpid(), spec_.rank, spec_.epoch, "fake"});
     if (name == "invalid") return Fail(InvalidError("data.train[0]: no such file"), kExitUserError);
     if (name == "silent") return 9;
-    if (name == "store") Meet();
+    if (name == "store" || name == "meet") Meet();
     if (name == "chatty") {
       for (int i = 1; i <= 20000; ++i) std::cout << "line " << i << '\n';
       std::cout << std::flush;
@@ -52,7 +52,7 @@ class Fake {
     Send(CheckpointMessage{"verified", 3, spec_.run_dir + "/checkpoints/step-00000003", 10, 0, 0, 0,
                            ""});
     if (name == "crash" && spec_.rank == 1) raise(SIGSEGV);
-    if (name == "crash" || name == "wait") return AwaitStop();
+    if (name == "crash" || name == "wait" || name == "meet") return AwaitStop();
     if (name == "paced") {
       AwaitStopMessage();
       Send(ActivityMessage{"saving"});
