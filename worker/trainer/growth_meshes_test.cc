@@ -77,10 +77,11 @@ class GrowthOnMeshes : public PhasesTest, public testing::WithParamInterface<Gro
     job.model.layers = 4;
     job.model.width = 48;
     job.model.heads = 6;
-    if (family == "llama") {
+    if (family == "llama") {  // a head of keys for each of two ranks, in the small one, too
+      job.model.width = 96;
       job.model.heads = 12;
       job.model.kv_heads = 6;
-      job.model.mlp_width = 144;
+      job.model.mlp_width = 288;
     }
     return job;
   }
@@ -89,7 +90,7 @@ class GrowthOnMeshes : public PhasesTest, public testing::WithParamInterface<Gro
     JobSpec job = Large(family);
     job.phases = {Phase(2), Phase(3, method)};
     job.phases[0].layers = layers;
-    job.phases[0].width = 16;
+    job.phases[0].width = job.model.width / 3;
     if (method != "sparkling") job.phases[1].growth.optimizer_state = "kept";
     return job;
   }
@@ -150,7 +151,7 @@ class GrowthOnMeshes : public PhasesTest, public testing::WithParamInterface<Gro
       job = Large(family);
       job.phases = {Phase(2), Phase(2, "coalesce"), Phase(3, "decoalesce")};
       job.phases[1].layers = 2;
-      job.phases[1].width = 16;
+      job.phases[1].width = job.model.width / 3;
       job.phases[2].growth.alpha = 0.5;
       job.phases[2].growth.optimizer_state = "kept";
     } else {
