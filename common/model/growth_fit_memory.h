@@ -32,6 +32,10 @@ class GrowthFitMemory {
   /// and the operator, which are on the host, and without what the operator makes of one tensor.
   MemoryBreakdown Of(const MemoryInputs& inputs) const;
 
+  /// Bytes of the old weights and the operator on CPUs, which stay until the model of the phase has
+  /// its weights.
+  int64_t host_bytes() const { return old_bytes_ + operator_bytes_; }
+
  private:
   MemoryInputs whole_;  ///< Except the batches and ranks.
   bool keeps_ = false;  ///< What blocks keep is as in the phase.

@@ -85,6 +85,7 @@ TEST(GrowthFitMemory, CountsWeightsGradientsAndTheOperator) {
   EXPECT_EQ(fit.gradients_bytes, steps.gradients_bytes);
   EXPECT_EQ(fit.activations_bytes, steps.activations_bytes);
   EXPECT_EQ(fit.optimizer_bytes, 0) << "the operator is on the host";
+  EXPECT_EQ(memory->host_bytes(), 0);
 
   JobSpec before = job;
   before.model = LearnedGrowthOf(job)->before;
@@ -95,6 +96,8 @@ TEST(GrowthFitMemory, CountsWeightsGradientsAndTheOperator) {
   // The stream three times; queries, keys, values and what reads these; the MLP's twice.
   constexpr int64_t kSide = kWidth * kWidth / 2;
   EXPECT_EQ(on_cpu.optimizer_bytes, 16 * (3 + 4 + 2 * 16) * kSide);
+  EXPECT_EQ(GrowthFitMemory::Of(job, {})->host_bytes(),
+            on_cpu.optimizer_bytes + 4 * Numbers(before));
 }
 
 TEST(GrowthFitMemory, IsWholeWhateverRanksShare) {

@@ -314,6 +314,11 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
   SetMemoryOfSteps(inputs, pipeline, costed);
   costed.learns_growth = false;
   if (!growth_fit_) return;
+  // Next to the model of the phase, before its first step.
+  const MemoryBreakdown& steps = costed.memory;
+  const int64_t more_before =
+      growth_fit_->host_bytes() - steps.activations_bytes - steps.workspace_bytes;
+  costed.memory.workspace_bytes += std::max<int64_t>(more_before, 0);
   const MemoryBreakdown fit = growth_fit_->Of(inputs);
   if (workers_.on_devices() && Offloads(job_.resources)) {
     // The GPU has its most then, the host in the steps.

@@ -81,7 +81,7 @@ PlanChange OnTwo(const PlanChange& change) {
   };
 }
 
-PlanChange Zero(int64_t stage) {
+PlanChange OnZero(int64_t stage) {
   return OnTwo([stage](Plan& plan) { plan.zero_stage = stage; });
 }
 
@@ -144,13 +144,13 @@ TEST_F(LearnedStartTest, RanksOfOneReplicaLearnWhatOneRankDoes) {
 TEST_F(LearnedStartTest, RanksThatShareOrOffloadStateLearnWhatOthersDo) {
   const JobSpec job = Growing("gpt2");
   ASSERT_TRUE(Run("one", job).ok());
-  Learn("one", job, "data", Zero(0));
+  Learn("one", job, "data", OnZero(0));
   // Gradients of two ranks are rounded otherwise than those of one.
   EXPECT_NEAR(*Summary("data").start_validation_loss_nats,
               *Summary("one").start_validation_loss_nats, 1e-4);
-  Learn("one", job, "zero-1", Zero(1));
-  Learn("one", job, "zero-2", Zero(2));
-  Learn("one", job, "zero-3", Zero(3));
+  Learn("one", job, "zero-1", OnZero(1));
+  Learn("one", job, "zero-2", OnZero(2));
+  Learn("one", job, "zero-3", OnZero(3));
   Learn("one", job, "recomputed", Recomputed(0));
   Learn("one", job, "offloaded", Offloaded(2));
   Learn("one", job, "offloaded-3", Offloaded(3));
@@ -166,11 +166,11 @@ TEST_F(LearnedStartTest, RanksOfOtherFamiliesLearnTogether) {
   Learn("llama", llama, "llama-tensor", kTensor);
   EXPECT_LE(Distance("llama-tensor", "llama"), kMoved);
   ASSERT_TRUE(Run("bert", bert).ok());
-  Learn("bert", bert, "bert-data", Zero(0));
-  Learn("bert", bert, "bert-zero-3", Zero(3));
+  Learn("bert", bert, "bert-data", OnZero(0));
+  Learn("bert", bert, "bert-zero-3", OnZero(3));
   EXPECT_LE(Distance("bert-zero-3", "bert-data"), kMoved);
   ASSERT_TRUE(Run("vit", vit).ok());
-  Learn("vit", vit, "vit-data", Zero(0));
+  Learn("vit", vit, "vit-data", OnZero(0));
   Learn("vit", vit, "vit-recomputed", Recomputed(2));
   EXPECT_LE(Distance("vit-recomputed", "vit-data"), kMoved);
 }
@@ -179,7 +179,7 @@ TEST_F(LearnedStartTest, ExpertParallelRanksLearnWithAllExperts) {
   JobSpec job = Growing("llama");
   job.model.experts = 2;
   ASSERT_TRUE(Run("experts", job).ok());
-  Learn("experts", job, "experts-data", Zero(0));
+  Learn("experts", job, "experts-data", OnZero(0));
   Learn("experts", job, "experts-shared", [](Plan& plan) {
     plan.micro_batch = 2;
     plan.mesh.expert = 2;
@@ -191,10 +191,10 @@ TEST_F(LearnedStartTest, ExpertParallelRanksLearnWithAllExperts) {
 TEST_F(LearnedStartTest, WorkersThatMakeLocalStepsLearnTogether) {
   JobSpec job = Growing("gpt2");
   ASSERT_TRUE(Run("one", job).ok());
-  Learn("one", job, "data", Zero(0));
+  Learn("one", job, "data", OnZero(0));
   job.train.local_steps = 2;
   job.phases[1].steps = 2;
-  RunLastOnTwoRanks("one", job, "local", Zero(0));
+  RunLastOnTwoRanks("one", job, "local", OnZero(0));
   EXPECT_NEAR(*Summary("local").start_validation_loss_nats,
               *Summary("data").start_validation_loss_nats, 1e-6);
 }
