@@ -19,11 +19,11 @@ size_t PhaseCount(const JobSpec& job);
 /// The job of one phase, without phases: its sizes, steps, batch and schedule in place of those of
 /// the whole. Of a job without phases itself.
 ///
-/// A phase that grows by msg computes with masks, and one that grows by ligo learns an operator: both
-/// depend on the sizes that they grew from. So that its job says all of what is trained, `phases`
-/// then has one entry: those sizes and the growth of this phase. MaskedGrowthOf and LearnedGrowthOf
-/// read it; no job of a user is like this, because no phase before the first one is there to grow
-/// from.
+/// A phase that grows by msg computes with masks, and one that grows by ligo learns an operator:
+/// both depend on the sizes that they grew from. So that its job says all of what is trained,
+/// `phases` then has one entry: those sizes and the growth of this phase. MaskedGrowthOf and
+/// LearnedGrowthOf read it; no job of a user is like this, because no phase before the first one is
+/// there to grow from.
 JobSpec JobOfPhase(const JobSpec& job, size_t phase);
 
 /// JobOfPhase as it is planned: what it leaves open of offload (open_choices.h) is decided on none
