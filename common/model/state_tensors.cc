@@ -22,6 +22,13 @@ bool UpdatedByMuon(const ParameterAttributes& parameter, size_t rank) {
   return rank == 2 && parameter.block >= 0;
 }
 
+OptimizerSpec StatelessOptimizer() {
+  OptimizerSpec plain;
+  plain.name = "sgd";
+  plain.momentum = 0;
+  return plain;
+}
+
 std::vector<StateTensor> StateTensorsOf(const OptimizerSpec& optimizer,
                                         const ParameterAttributes& parameter,
                                         const std::vector<int64_t>& shape) {

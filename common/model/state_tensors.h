@@ -47,6 +47,9 @@ struct StateTensor {
 /// Whether Muon's own rule is for such a parameter: a matrix of a block. Its AdamW has the others.
 bool UpdatedByMuon(const ParameterAttributes& parameter, size_t rank);
 
+/// The optimizer that keeps nothing between updates.
+OptimizerSpec StatelessOptimizer();
+
 /// The state tensors of a parameter of this shape, in the order in which the kernel of the rule
 /// names them.
 std::vector<StateTensor> StateTensorsOf(const OptimizerSpec& optimizer,

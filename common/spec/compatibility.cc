@@ -38,10 +38,6 @@ constexpr std::string_view kCountedRounds = "train.local_steps in place of local
 constexpr std::string_view kOtherUnits = "each stage has other units";
 constexpr std::string_view kSomeLeftOut =
     "steps of a search differ in their layers or their tokens";
-constexpr std::string_view kEachLearns =
-    "growth is learned by ranks that each have the whole model on their device";
-constexpr std::string_view kPlainGrowth =
-    "data parallelism alone without zero_stage and offload, or growth.method fpi or stack";
 constexpr std::string_view kNewState = "growth.optimizer_state new";
 
 const Refusal kRows[] = {
@@ -211,12 +207,6 @@ const Refusal kRows[] = {
     {&kMultiLevelGrowth, &kAsymmetricGrowthState, "it leaves no weight as it was",
      "growth.optimizer_state kept or new"},
 
-    {&kLearnedGrowth, &kTensorParallel, kEachLearns, kPlainGrowth},
-    {&kLearnedGrowth, &kPipelineParallel, kEachLearns, kPlainGrowth},
-    {&kLearnedGrowth, &kContextParallel, kEachLearns, kPlainGrowth},
-    {&kLearnedGrowth, &kExpertParallel, kEachLearns, kPlainGrowth},
-    {&kLearnedGrowth, &kZero, kEachLearns, kPlainGrowth},
-    {&kLearnedGrowth, &kOffloadOptimizer, kEachLearns, kPlainGrowth},
     {&kLearnedGrowth, &kOtherImages, "it learns on images as they were",
      "a phase of its own with growth.method none"},
     {&kLearnedGrowth, &kNewBlocksNotCopied, "it mixes all blocks", "growth.new_blocks copy"},

@@ -443,7 +443,7 @@ inline const std::map<const Feature*, Change>& Changes() {
          growth.before.layers -= 1;
          growth.growth.method = "msg";
          growth.growth.ramp_steps = 1;
-         SetMaskedGrowth(growth, job);
+         SetPhaseGrowth(growth, job);
        }},
       {&kNoBlocks, [](JobSpec& job) { job.model.layers = 0; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},

@@ -268,7 +268,7 @@ int64_t DefaultDecaySearchSteps(const JobSpec& job) {
 }
 
 Status ValidateJob(const JobSpec& job) {
-  if (!job.phases.empty() && !MaskedGrowthOf(job)) return CheckPhases(job);
+  if (!job.phases.empty() && !IsOfGrownPhase(job)) return CheckPhases(job);
   if (LeavesChoices(job)) return CheckAnyChoice(job);
   WEFT_RETURN_IF_ERROR(CheckName("name", job.name));
   WEFT_RETURN_IF_ERROR(CheckScheduling(job.scheduling));

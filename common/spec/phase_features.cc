@@ -167,7 +167,7 @@ const TechniqueCost* TechniqueOfSteps(const JobSpec& job) {
 const Feature kPhases = {
     .name = "phases",
     .setting = "phases",
-    .asked = [](const JobSpec& job) { return !job.phases.empty() && !MaskedGrowthOf(job); },
+    .asked = [](const JobSpec& job) { return !job.phases.empty() && !IsOfGrownPhase(job); },
     .shown = [](const JobSpec&) { return std::string("phases"); },
     .of_phases = true};
 

@@ -309,7 +309,7 @@ size_t PhaseCount(const JobSpec& job) {
 }
 
 JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
-  if (job.phases.empty() || MaskedGrowthOf(job)) return job;
+  if (job.phases.empty() || IsOfGrownPhase(job)) return job;
   const PhaseSpec& own = job.phases[phase];
   JobSpec part = job;
   part.phases.clear();
@@ -344,15 +344,15 @@ JobSpec JobOfPhase(const JobSpec& job, size_t phase) {
   } else if (!own.schedule.empty()) {
     part.schedule.kind = own.schedule;
   }
-  if (phase > 0 && own.growth.method == "msg") {
-    SetMaskedGrowth({JobOfPhase(job, phase - 1).model, own.growth}, part);
+  if (phase > 0 && SaysWhatItGrewFrom(own.growth)) {
+    SetPhaseGrowth({JobOfPhase(job, phase - 1).model, own.growth}, part);
   }
   return part;
 }
 
 JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase) {
   JobSpec own = JobOfPhase(job, phase);
-  if (job.phases.empty() || MaskedGrowthOf(job)) return own;
+  if (job.phases.empty() || IsOfGrownPhase(job)) return own;
   for (const auto place : {&ResourceSpec::offload_optimizer, &ResourceSpec::offload_parameters,
                            &ResourceSpec::offload_activations}) {
     if (own.resources.*place != "auto") continue;
@@ -363,47 +363,6 @@ JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase) {
     }
   }
   return own;
-}
-
-void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job) {
-  PhaseSpec grown;
-  grown.steps = job.train.steps;
-  grown.layers = growth.before.layers;
-  grown.width = growth.before.width;
-  grown.heads = growth.before.heads;
-  grown.kv_heads = growth.before.kv_heads;
-  grown.mlp_width = growth.before.mlp_width;
-  grown.growth = growth.growth;
-  job.phases = {grown};
-}
-
-std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job) {
-  if (job.phases.size() != 1 || job.phases[0].growth.method != "msg") return std::nullopt;
-  const PhaseSpec& from = job.phases[0];
-  MaskedGrowth growth{job.model, from.growth};
-  growth.before.layers = from.layers;
-  growth.before.width = from.width;
-  growth.before.heads = from.heads;
-  growth.before.kv_heads = from.kv_heads;
-  growth.before.mlp_width = from.mlp_width;
-  return growth;
-}
-
-std::string_view OptimizerStateOf(const GrowthSpec& growth) {
-  if (growth.optimizer_state != "auto") return growth.optimizer_state;
-  if (growth.method == "sparkling") return "asymmetric";
-  return growth.method == "fpi" || growth.method == "msg" ? "kept" : "new";
-}
-
-double ShareOfGrowth(const GrowthSpec& growth, int64_t step) {
-  if (step >= growth.ramp_steps) return 1;
-  return static_cast<double>(step) / static_cast<double>(growth.ramp_steps);
-}
-
-bool IsAddedBlock(const GrowthSpec& growth, int64_t before, int64_t now, int64_t block) {
-  if (growth.depth_order != "adjacent") return block >= before;
-  // Each block of before has several in its place; the first of them is that block itself.
-  return block == 0 ? before == 0 : block * before / now == (block - 1) * before / now;
 }
 
 int64_t StepsBefore(const JobSpec& job, size_t phase) {
@@ -464,7 +423,7 @@ std::optional<size_t> MixedPhase(const JobSpec& job, size_t phase) {
 }
 
 Status CheckOnePhase(const JobSpec& job) {
-  if (job.phases.empty() || MaskedGrowthOf(job)) return OkStatus();
+  if (job.phases.empty() || IsOfGrownPhase(job)) return OkStatus();
   return InvalidError(
       "phases: each of them has a plan of its own; hint: `weft plan FILE` shows all, "
       "`weft plan FILE --phase 1` one");

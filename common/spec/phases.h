@@ -19,26 +19,36 @@ size_t PhaseCount(const JobSpec& job);
 /// The job of one phase, without phases: its sizes, steps, batch and schedule in place of those of
 /// the whole. Of a job without phases itself.
 ///
-/// A phase that grows by msg computes with masks, which depend on the sizes that it grew from. So
-/// that its job says all of what is trained, `phases` then has one entry: those sizes and the
-/// growth of this phase. MaskedGrowthOf reads it; no job of a user is like this, because no phase
-/// before the first one is there to grow from.
+/// A phase that grows by msg computes with masks, and one that grows by ligo learns an operator:
+/// both depend on the sizes that they grew from. So that its job says all of what is trained,
+/// `phases` then has one entry: those sizes and the growth of this phase. MaskedGrowthOf and
+/// LearnedGrowthOf read it; no job of a user is like this, because no phase before the first one is
+/// there to grow from.
 JobSpec JobOfPhase(const JobSpec& job, size_t phase);
 
 /// JobOfPhase as it is planned: what it leaves open of offload (open_choices.h) is decided on none
 /// where a row of refusals about phases refuses the host (CheckPhaseCompatibility).
 JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase);
 
-/// Growth whose new columns, heads, neurons and blocks are masked at first (growth.method msg).
-struct MaskedGrowth {
+/// How the model of a phase has grown.
+struct PhaseGrowth {
   ModelSpec before;   ///< The model of the phase before.
   GrowthSpec growth;  ///< Of the phase itself.
 };
 
+/// Growth whose new columns, heads, neurons and blocks are masked at first (growth.method msg).
+using MaskedGrowth = PhaseGrowth;
+
 /// The masked growth of the job of a phase (JobOfPhase); none for other jobs.
 std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job);
-/// Makes `job`, which is without phases, that of a phase with masks.
-void SetMaskedGrowth(const MaskedGrowth& growth, JobSpec& job);
+/// Likewise growth by an operator that is learned (growth.method ligo).
+std::optional<PhaseGrowth> LearnedGrowthOf(const JobSpec& job);
+/// Whether either has it.
+bool IsOfGrownPhase(const JobSpec& job);
+/// Whether the job of a phase with this growth has it in `phases`.
+bool SaysWhatItGrewFrom(const GrowthSpec& growth);
+/// Makes `job`, which is without phases, that of a phase that has grown so.
+void SetPhaseGrowth(const PhaseGrowth& growth, JobSpec& job);
 
 /// growth.optimizer_state, or what auto stands for: kept, new or asymmetric.
 std::string_view OptimizerStateOf(const GrowthSpec& growth);

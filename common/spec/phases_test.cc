@@ -1,6 +1,7 @@
 #include "common/spec/phases.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -463,7 +464,7 @@ TEST(Phases, SampleLayersOfTheirOwnBlocks) {
               HasSubstr("phases[0]: train.sampled_layers 5 must be a multiple"));
 }
 
-TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
+TEST(Phases, LearnedGrowthGoesWithWhatRanksShare) {
   JobSpec job = Stack(3);
   job.phases[0].width = 192;
   job.phases[1].growth.method = "ligo";
@@ -476,10 +477,36 @@ TEST(Phases, LearnedGrowthIsOfAllWeightsOnEachRank) {
   EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.optimizer_state = "kept"; }),
               HasSubstr("ligo does not go with phases[].growth.optimizer_state kept"));
   for (void (*change)(JobSpec&) : {+[](JobSpec& j) { j.resources.tensor_parallel = 3; },
-                                   +[](JobSpec& j) { j.resources.zero_stage = 1; },
+                                   +[](JobSpec& j) { j.resources.pipeline_parallel = 2; },
+                                   +[](JobSpec& j) { j.resources.context_parallel = 2; },
+                                   +[](JobSpec& j) { j.resources.zero_stage = 3; },
                                    +[](JobSpec& j) { j.resources.offload_optimizer = "host"; }}) {
-    EXPECT_THAT(Error(job, change), HasSubstr("each have the whole model on their device"));
+    JobSpec shared = job;
+    change(shared);
+    EXPECT_TRUE(ValidateJob(shared).ok()) << ValidateJob(shared).message();
   }
+}
+
+// What learns the operator takes memory, which the plan of the phase counts.
+TEST(Phases, TheJobOfALearnedGrowthSaysWhatItGrewFrom) {
+  JobSpec job = Stack(3);
+  job.phases[0].width = 192;
+  job.phases[1].growth.method = "ligo";
+  const JobSpec phase = JobOfPhase(job, 1);
+  EXPECT_TRUE(ValidateJob(phase).ok()) << ValidateJob(phase).message();
+  const std::optional<PhaseGrowth> growth = LearnedGrowthOf(phase);
+  ASSERT_TRUE(growth);
+  const ModelSpec before = JobOfPhase(job, 0).model;
+  EXPECT_EQ(growth->before.layers, before.layers);
+  EXPECT_EQ(growth->before.width, 192);
+  EXPECT_EQ(growth->before.heads, before.heads);
+  EXPECT_EQ(growth->growth.method, "ligo");
+  EXPECT_FALSE(MaskedGrowthOf(phase));
+  EXPECT_EQ(ToJson(JobOfPhase(phase, 0)), ToJson(phase));
+  EXPECT_TRUE(CheckOnePhase(phase).ok());
+  // No phase of a user is the first one and learned.
+  job.phases.erase(job.phases.begin());
+  EXPECT_THAT(Error(job, [](JobSpec&) {}), HasSubstr("no phase before the first one"));
 }
 
 TEST(Phases, ArePlannedWithoutPlacesThatTheyRefuse) {
@@ -491,20 +518,12 @@ TEST(Phases, ArePlannedWithoutPlacesThatTheyRefuse) {
   for (const size_t phase : {size_t{0}, size_t{1}}) {
     EXPECT_EQ(ToJson(PlannedJobOfPhase(job, phase)), ToJson(JobOfPhase(job, phase)));
   }
-  job.phases[1].growth.method = "ligo";
-  EXPECT_EQ(ToJson(PlannedJobOfPhase(job, 0)), ToJson(JobOfPhase(job, 0)));
-  const JobSpec learned = PlannedJobOfPhase(job, 1);
-  EXPECT_TRUE(ValidateJob(learned).ok()) << ValidateJob(learned).message();
-  EXPECT_EQ(learned.resources.offload_optimizer, "none");
-  EXPECT_EQ(learned.resources.offload_activations, "auto");
-  EXPECT_EQ(learned.resources.offload_directory, "");
-  EXPECT_EQ(learned.resources.host_link_bytes_per_second, 1'000'000);
-
   job.phases[0].search = {.steps = 40, .layers = {1, 2, 3}, .image_sizes = {}};
   const JobSpec search = PlannedJobOfPhase(job, 0);
   EXPECT_TRUE(ValidateJob(search).ok()) << ValidateJob(search).message();
   EXPECT_EQ(search.resources.offload_optimizer, "none");
   EXPECT_EQ(search.resources.offload_activations, "none");
+  EXPECT_EQ(search.resources.offload_directory, "");
   EXPECT_EQ(search.resources.host_link_bytes_per_second, 0);
 }
 

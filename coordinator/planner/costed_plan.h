@@ -29,6 +29,7 @@ struct CostedPlan {
   TimeBreakdown time;
   MemoryBreakdown memory;            ///< Of the fullest rank.
   std::vector<int64_t> stage_bytes;  ///< By rank of a pipeline; empty: as many as the fullest.
+  bool learns_growth = false;        ///< It is that of learning a growth operator.
   int64_t device_bytes = 0;          ///< Of it on the device, with offload or a limit for that.
   bool lacks_cores = false;          ///< There are no cores or GPUs for its ranks.
   std::string infeasible_reason;     ///< Why it cannot run; empty when it can.

@@ -32,13 +32,14 @@ class Accounts {
       }
       costed.memory = known.memory;
       costed.stage_bytes = known.stage_bytes;
+      costed.learns_growth = known.learns_growth;
       return true;
     }
     return false;
   }
   void Add(const CostedPlan& costed) {
-    known_.push_back(
-        {costed.recomputed_blocks, costed.attention_blocks, costed.memory, costed.stage_bytes});
+    known_.push_back({costed.recomputed_blocks, costed.attention_blocks, costed.memory,
+                      costed.stage_bytes, costed.learns_growth});
   }
 
  private:
@@ -47,6 +48,7 @@ class Accounts {
     int64_t attention;
     MemoryBreakdown memory;
     std::vector<int64_t> stage_bytes;
+    bool learns_growth;
   };
   std::vector<Account> known_;
 };
@@ -63,6 +65,8 @@ MeshSearch::MeshSearch(const JobSpec& job, const WorkerGroups& workers, const Ra
       pipeline_(job.resources.pipeline_parallel),
       memory_(MemoryInputsOfMesh(job, share.shape(),
                                  {workers.products(), workers.product_workspace_bytes()})),
+      growth_fit_(
+          GrowthFitMemory::Of(job, {workers.products(), workers.product_workspace_bytes()})),
       step_(StepInputsOf(job, share)),
       cut_(std::move(cut)) {
   memory_.bucket_bytes = share.bucket_bytes();
@@ -307,6 +311,30 @@ std::optional<PipelineMemory> MeshSearch::MemoryOf(const CostedPlan& costed,
 
 void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                            CostedPlan& costed) const {
+  SetMemoryOfSteps(inputs, pipeline, costed);
+  costed.learns_growth = false;
+  if (!growth_fit_) return;
+  // Next to the model of the phase, before its first step.
+  const MemoryBreakdown& steps = costed.memory;
+  const int64_t more_before =
+      growth_fit_->host_bytes() - steps.activations_bytes - steps.workspace_bytes;
+  costed.memory.workspace_bytes += std::max<int64_t>(more_before, 0);
+  const MemoryBreakdown fit = growth_fit_->Of(inputs);
+  if (workers_.on_devices() && Offloads(job_.resources)) {
+    // The GPU has its most then, the host in the steps.
+    const int64_t more = TotalBytes(fit) - TotalBytes(DeviceTier(inputs, pipeline));
+    costed.learns_growth = more > 0;
+    costed.memory.parameters_bytes += std::max<int64_t>(more, 0);
+  } else {
+    costed.learns_growth = TotalBytes(fit) > TotalBytes(costed.memory);
+    if (costed.learns_growth) costed.memory = fit;
+  }
+  for (int64_t& bytes : costed.stage_bytes) bytes = std::max(bytes, TotalBytes(fit));
+}
+
+void MeshSearch::SetMemoryOfSteps(const MemoryInputs& inputs,
+                                  std::optional<PipelineMemory>& pipeline,
+                                  CostedPlan& costed) const {
   if (!pipeline) {
     costed.memory = PredictMemory(inputs);
     return;
@@ -323,6 +351,11 @@ void MeshSearch::SetMemory(const MemoryInputs& inputs, std::optional<PipelineMem
   }
 }
 
+MemoryBreakdown MeshSearch::DeviceTier(const MemoryInputs& inputs,
+                                       std::optional<PipelineMemory>& pipeline) {
+  return pipeline ? pipeline->FullestDeviceTier(inputs) : PredictDeviceTier(inputs);
+}
+
 int64_t MeshSearch::BytesWithoutTiers(const MemoryBreakdown& memory) const {
   // Where nothing is limited the GPU is asked for all of it.
   const bool limited = job_.resources.device_memory_bytes > 0;
@@ -335,7 +368,9 @@ int64_t MeshSearch::DeviceBytes(const MemoryInputs& inputs, std::optional<Pipeli
   const bool of_gpu = workers_.on_devices() && (offloads || memory.snapshots_bytes > 0);
   if (job_.resources.device_memory_bytes == 0 && !of_gpu) return 0;
   if (!offloads) return BytesWithoutTiers(memory);
-  return TotalBytes(pipeline ? pipeline->FullestDeviceTier(inputs) : PredictDeviceTier(inputs));
+  const int64_t of_steps = TotalBytes(DeviceTier(inputs, pipeline));
+  if (!growth_fit_) return of_steps;
+  return std::max(of_steps, BytesWithoutTiers(growth_fit_->Of(inputs)));
 }
 
 bool MeshSearch::WithinLimits(const CostedPlan& costed) const {
@@ -397,9 +432,11 @@ bool MeshSearch::FitsWithInputs(CostedPlan costed, const MemoryInputs& inputs,
 std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& workers,
                          const CostedPlan& costed) {
   const int64_t over = costed.device_bytes - resources.device_memory_bytes;
+  const char* const of_growth =
+      costed.learns_growth ? " to learn the growth operator with the whole model" : "";
   if (resources.device_memory_bytes > 0 && over > 0) {
-    return "needs " + HumanBytes(costed.device_bytes) + " on the device, " + HumanBytes(over) +
-           " more than resources.device_memory_bytes allows";
+    return "needs " + HumanBytes(costed.device_bytes) + " on the device" + of_growth + ", " +
+           HumanBytes(over) + " more than resources.device_memory_bytes allows";
   }
   int64_t need = costed.PlacedBytes();
   int64_t limit = workers.LargestLimit();
@@ -415,7 +452,7 @@ std::string MemoryReason(const ResourceSpec& resources, const WorkerGroups& work
     return "needs " + HumanBytes(costed.HostBytes()) + " of its worker's memory, " +
            HumanBytes(costed.HostBytes() - host) + " more than the largest worker offers";
   }
-  std::string text = "needs " + HumanBytes(need) + " per rank";
+  std::string text = "needs " + HumanBytes(need) + " per rank" + of_growth;
   if (need > limit) {
     text += ", " + HumanBytes(need - limit) + " more than " + whose;
   } else {

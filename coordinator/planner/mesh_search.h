@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/model/growth_fit_memory.h"
 #include "common/model/memory_model.h"
 #include "common/model/pipeline_shape.h"
 #include "common/model/sharded_parameters.h"
@@ -90,9 +91,15 @@ class MeshSearch {
   /// The memory of a pipeline, else none. `held` outlives it, as does the plan.
   std::optional<PipelineMemory> MemoryOf(const CostedPlan& costed,
                                          const CachedSchedule* held) const;
-  /// The plan's memory, of all its ranks.
+  /// The plan's memory, of all its ranks: of its steps, or of what learns a growth operator before
+  /// them where that is more.
   void SetMemory(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
                  CostedPlan& costed) const;
+  void SetMemoryOfSteps(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
+                        CostedPlan& costed) const;
+  /// The part on the device of the rank that has most there, with offload.
+  static MemoryBreakdown DeviceTier(const MemoryInputs& inputs,
+                                    std::optional<PipelineMemory>& pipeline);
   /// Bytes of `memory` on the device without offload.
   int64_t BytesWithoutTiers(const MemoryBreakdown& memory) const;
   int64_t DeviceBytes(const MemoryInputs& inputs, std::optional<PipelineMemory>& pipeline,
@@ -124,9 +131,10 @@ class MeshSearch {
   ScheduleCache& cache_;
   const int64_t tensor_;
   const int64_t pipeline_;
-  MemoryInputs memory_;       ///< What of them is the same in all plans ...
-  StepInputs step_;           ///< ... and of these.
-  std::vector<int64_t> cut_;  ///< Blocks of each stage, on machines of one kind.
+  MemoryInputs memory_;                        ///< What of them is the same in all plans ...
+  std::optional<GrowthFitMemory> growth_fit_;  ///< None where none is learned.
+  StepInputs step_;                            ///< ... and of these.
+  std::vector<int64_t> cut_;                   ///< Blocks of each stage, on machines of one kind.
 };
 
 }  // namespace weft::planner

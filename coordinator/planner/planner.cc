@@ -247,6 +247,9 @@ Status NothingFits(const JobSpec& job, const JobCheck& check, const CostedPlan* 
   }
   text += "offer more memory per rank";
   if (job.resources.memory_per_rank_bytes > 0) text += " (resources.memory_per_rank_bytes)";
+  if (least.learns_growth) {
+    return ExhaustedError(text + ", or grow by another method (growth.method fpi or stack)");
+  }
   if (job.resources.ranks != 1) text += ", or ask for fewer resources.ranks";
   // A device that a CPU stands for has a limit of its own; of GPUs those that may be asked for.
   const auto goes_with = [&](std::string ResourceSpec::*what) {

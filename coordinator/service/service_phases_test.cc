@@ -109,17 +109,18 @@ TEST_F(ServicePhasesTest, APhaseIsPlannedWithoutPlacesThatItRefuses) {
   spec.phases.resize(2);
   spec.phases[0].steps = spec.phases[1].steps = 10;
   spec.phases[0].layers = spec.model.layers / 2;
-  spec.phases[1].growth.method = "ligo";
+  spec.phases[0].search = {.steps = 4, .layers = {2, 4, 6}, .image_sizes = {}};
+  spec.phases[1].growth.method = "stack";
   const std::string id = Submit(spec);
   ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));
   SaveAt(a, id, 1, 10);
   Report(a, id, 1, PlacementEvent::kFinished);
   ASSERT_TRUE(a->Saw("start " + id + " 2 to step 20"));
   std::lock_guard lock(mutex_);
-  EXPECT_EQ(planned_.front().resources.offload_optimizer, "auto");
+  EXPECT_EQ(planned_.front().model.layers, spec.model.layers / 2);
   for (const JobSpec& planned : planned_) {
-    if (planned.model.layers != spec.model.layers) continue;
-    EXPECT_EQ(planned.resources.offload_optimizer, "none");
+    const bool searches = planned.model.layers != spec.model.layers;
+    EXPECT_EQ(planned.resources.offload_optimizer, searches ? "none" : "auto");
   }
   EXPECT_EQ(planned_.back().model.layers, spec.model.layers);
 }

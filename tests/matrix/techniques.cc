@@ -282,7 +282,7 @@ Choice StructuralGrowth() {
             growth.before.mlp_width /= 2;
             growth.growth.method = "msg";
             growth.growth.ramp_steps = 3;
-            SetMaskedGrowth(growth, job);
+            SetPhaseGrowth(growth, job);
           }};
 }
 

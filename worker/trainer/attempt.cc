@@ -120,9 +120,7 @@ Result<bool> Attempt::Prepare() {
   WEFT_RETURN_IF_ERROR(AgreeOnData());
   WEFT_RETURN_IF_ERROR(RestoreSnapshot());
   WEFT_RETURN_IF_ERROR(LoadAddedNetwork());
-  WEFT_RETURN_IF_ERROR(BuildModel());
-  WEFT_ASSIGN_OR_RETURN(StartPoint start,
-                        PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  WEFT_ASSIGN_OR_RETURN(StartPoint start, BuildAndRestore());
   WEFT_RETURN_IF_ERROR(CheckAddedNetwork(start));
   ReportDamaged(start);
   if (const std::string warning = RouterWarning(spec_.job.model);
@@ -226,10 +224,11 @@ Status Attempt::Join() {
 
 Status Attempt::MakeGroups() {
   const engine::ReductionAxes axes = reduction_axes();
+  std::vector<engine::AxisSet> sets = {kTensorAxis, axes.gradients,    kPipelineAxis, kContextAxis,
+                                       kExpertAxis, axes.same_experts, axes.outer};
+  if (LearnsGrowth(spec_.start.growth)) sets.push_back(engine::kSequenceAxes);
   WEFT_ASSIGN_OR_RETURN(
-      groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh),
-                                        {kTensorAxis, axes.gradients, kPipelineAxis, kContextAxis,
-                                         kExpertAxis, axes.same_experts, axes.outer}));
+      groups_, engine::MeshGroups::Make(group_.get(), engine::MeshLayout(spec_.plan.mesh), sets));
   if (engine::Collective* ranks = groups_.Along(kTensorAxis)) {
     WEFT_ASSIGN_OR_RETURN(tensor_, engine::TensorParallel::New(ranks, spec_.plan.sequence_parallel,
                                                                spec_.plan.tensor_rows));
@@ -337,6 +336,14 @@ Status Attempt::BuildModel() {
                                                         .experts = options.experts,
                                                         .pipeline = pipeline_.get()}));
   return OkStatus();
+}
+
+Result<StartPoint> Attempt::BuildAndRestore() {
+  // Before, so that no rank has two models.
+  WEFT_ASSIGN_OR_RETURN(std::optional<LearnedStart> learned, LearnGrowth());
+  WEFT_RETURN_IF_ERROR(BuildModel());
+  return PrepareState(env_, spec_, data_.fingerprint, learned ? &*learned : nullptr, *model_,
+                      *trainer_, *group_);
 }
 
 engine::GradientReducer* Attempt::GradientsLeave() const {

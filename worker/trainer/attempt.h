@@ -132,6 +132,12 @@ class Attempt {
   /// It is the same on all ranks, and that of the checkpoint to go on from.
   Status CheckAddedNetwork(const StartPoint& start);
   Status BuildModel();
+  /// Builds the model, and gives it the state to start from.
+  Result<StartPoint> BuildAndRestore();
+  /// attempt_growth.cc: learns the operator by which the phase grows, with the whole model on each
+  /// rank; none where the phase has none, or has checkpoints.
+  Result<std::optional<LearnedStart>> LearnGrowth();
+  Result<LearnedStart> LearnOnWholeModel();
   /// Counts those of the whole network; ranks with other stages or experts have parts of it.
   Status CountParameters();
   Status OpenOutputs(const StartPoint& start);

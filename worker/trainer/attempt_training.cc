@@ -215,9 +215,7 @@ Status Attempt::RollBack() {
   reducer_.reset();
   outer_.reset();
   model_.reset();
-  WEFT_RETURN_IF_ERROR(BuildModel());
-  WEFT_ASSIGN_OR_RETURN(StartPoint start,
-                        PrepareState(env_, spec_, data_.fingerprint, *model_, *trainer_, *group_));
+  WEFT_ASSIGN_OR_RETURN(StartPoint start, BuildAndRestore());
   start.counters = engine::AfterRollback(bad, start.counters);
   WEFT_RETURN_IF_ERROR(trainer_->Restored(start.counters));
   rolling_back_ = false;

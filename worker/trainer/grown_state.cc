@@ -1,12 +1,14 @@
 #include "worker/trainer/grown_state.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "common/json.h"
 #include "common/model/parameter_list.h"
 #include "common/model/step_extent.h"
@@ -18,7 +20,6 @@
 #include "worker/engine/growth/growth_operator.h"
 #include "worker/engine/nn/whole_values.h"
 #include "worker/engine/tensor/transfer.h"
-#include "worker/trainer/learned_start.h"
 #include "worker/trainer/run_summary.h"
 #include "worker/trainer/trained_weights.h"
 
@@ -118,40 +119,50 @@ Result<std::vector<float>> Make(const GrownTensor& tensor, const engine::OldTens
   return floats;
 }
 
-Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
-                   ParameterSet& parameters) {
+/// The whole of parameter `index`; none: it stays as it is.
+using MakeValue = std::function<Result<std::optional<std::vector<float>>>(int64_t index)>;
+
+Status SetGrownWeights(const MakeValue& make, ParameterSet& parameters) {
   for (int64_t i = 0; i < parameters.size(); ++i) {
     const bool elsewhere =
         parameters.values_sharded() && parameters.held_value(i).view.shape.Elements() == 0;
     if (elsewhere) continue;
-    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
-                          grow.Of(parameters[i].name, GrownNumbers::kValues));
-    if (tensor.random && tensor.terms.empty()) continue;
-    std::vector<float> start;
-    if (tensor.random) start = parameters.DrawnValue(i, seed);
-    WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
-                          Make(tensor, old, parameters[i].logical_shape().Elements(), start));
-    WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, std::move(values)));
+    WEFT_ASSIGN_OR_RETURN(std::optional<std::vector<float>> values, make(i));
+    if (!values) continue;
+    WEFT_RETURN_IF_ERROR(engine::SetWholeValue(parameters, i, *std::move(values)));
   }
   engine::Context context;
   context.stream = parameters.stream();
   return parameters.OnValues(context, engine::ValuesFrom::kImported);
 }
 
-/// Grows by an operator that is learned, and says so in `start`.
-Status Learn(const AttemptSpec& spec, const ModelSpec& before, const engine::OldTensors& old,
-             engine::Model& model, engine::Trainer& trainer, GrownStart& start) {
-  WEFT_ASSIGN_OR_RETURN(engine::LearnedGrowth learned,
-                        engine::LearnedGrowth::New(before, model.spec(), spec.start.growth, old));
-  WEFT_ASSIGN_OR_RETURN(const LearnedStart fit,
-                        LearnGrowth(spec, start.data_offset, learned, model, trainer));
-  JobSpec job = spec.job;
-  job.model = model.spec();
-  start.data_offset += fit.steps;
-  start.fit_flops = fit.flops + static_cast<double>(fit.tokens) * MeanFlopsPerToken(job, 1);
+Status GrowWeights(const engine::GrowthOperator& grow, const engine::OldTensors& old, uint64_t seed,
+                   ParameterSet& parameters) {
+  const auto make = [&](int64_t i) -> Result<std::optional<std::vector<float>>> {
+    WEFT_ASSIGN_OR_RETURN(const GrownTensor tensor,
+                          grow.Of(parameters[i].name, GrownNumbers::kValues));
+    if (tensor.random && tensor.terms.empty()) return std::optional<std::vector<float>>();
+    std::vector<float> start;
+    if (tensor.random) start = parameters.DrawnValue(i, seed);
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values,
+                          Make(tensor, old, parameters[i].logical_shape().Elements(), start));
+    return std::optional(std::move(values));
+  };
+  return SetGrownWeights(make, parameters);
+}
+
+/// Grows by an operator that was learned, and says so in `start`.
+Status GrowByLearned(LearnedStart& learned, ParameterSet& parameters, GrownStart& start) {
+  const auto make = [&](int64_t i) -> Result<std::optional<std::vector<float>>> {
+    WEFT_ASSIGN_OR_RETURN(std::vector<float> values, learned.growth.ValueOf(parameters[i].name));
+    return std::optional(std::move(values));
+  };
+  WEFT_RETURN_IF_ERROR(SetGrownWeights(make, parameters));
+  start.data_offset += learned.steps;
+  start.fit_flops = learned.flops;
   std::ostringstream text;
-  text << ", learned in " << fit.steps << " steps from loss " << fit.first_loss << " to "
-       << fit.last_loss;
+  text << ", learned in " << learned.steps << " steps from loss " << learned.first_loss << " to "
+       << learned.last_loss;
   start.note += text.str();
   return OkStatus();
 }
@@ -234,6 +245,17 @@ int64_t DataOffset(const CheckpointManifest& before, const JobSpec& now) {
   return (read * of_before + step - 1) / step;
 }
 
+/// The steps and data that a phase begins after.
+GrownStart StartAfter(const CheckpointManifest& before, const JobSpec& now) {
+  GrownStart start;
+  start.data_offset = DataOffset(before, now);
+  if (before.step >= before.job.train.steps) return start;
+  start.step = before.step;
+  start.tokens = before.tokens;
+  start.data_offset = before.data_offset;
+  return start;
+}
+
 /// The validation loss that a phase ended with.
 std::optional<double> LossOf(Env& env, const std::string& run_dir) {
   const Result<std::string> text = ReadFile(env, JoinPath(run_dir, "summary.json"));
@@ -261,8 +283,30 @@ bool MayKeepState(const GrowthSpec& growth) {
   return OptimizerStateOf(growth) != "new";
 }
 
-Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
-                             engine::Trainer& trainer) {
+Result<LearnedStart> LearnGrowthOfPhase(Env& env, const AttemptSpec& spec, engine::Model& model,
+                                        engine::Trainer& trainer, engine::Collective& group) {
+  WEFT_ASSIGN_OR_RETURN(const EndedPhase before,
+                        LoadPhase(env, spec.start.run_dir, spec.start.search_steps));
+  WEFT_RETURN_IF_ERROR(CheckNetwork(before, model.spec()));
+  const auto old = [&](engine::GrownFrom, const std::string& name) {
+    return ReadNumbers(before, name, [&](const TensorView& view) {
+      return before.weights.Load({{name, view}});
+    });
+  };
+  WEFT_ASSIGN_OR_RETURN(
+      engine::LearnedGrowth growth,
+      engine::LearnedGrowth::New(before.manifest.job.model, model.spec(), spec.start.growth, old));
+  WEFT_ASSIGN_OR_RETURN(LearnedStart learned,
+                        LearnGrowth(spec, StartAfter(before.manifest, spec.job).data_offset,
+                                    std::move(growth), model, trainer, group));
+  JobSpec job = spec.job;
+  job.model = model.spec();
+  learned.flops += static_cast<double>(learned.tokens) * MeanFlopsPerToken(job, 1);
+  return Result<LearnedStart>(std::move(learned));
+}
+
+Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, LearnedStart* learned,
+                             engine::Model& model, engine::Trainer& trainer) {
   const GrowthSpec& growth = spec.start.growth;
   const bool from_averages = growth.new_blocks == "averaged";
   WEFT_ASSIGN_OR_RETURN(const EndedPhase before,
@@ -290,20 +334,14 @@ Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& m
     });
   };
   ParameterSet& parameters = model.parameters();
-  GrownStart start;
   const CheckpointManifest& manifest = before.manifest;
-  if (manifest.step < manifest.job.train.steps) {
-    start.step = manifest.step;
-    start.tokens = manifest.tokens;
-    start.data_offset = manifest.data_offset;
-  } else {
-    start.data_offset = DataOffset(manifest, spec.job);
-  }
+  GrownStart start = StartAfter(manifest, spec.job);
   start.loss_before = LossOf(env, spec.start.run_dir);
   start.note = "the weights are those of " + before.folder;
   if (growth.method != "none") start.note += ", grown by " + growth.method;
   if (LearnsGrowth(growth)) {
-    WEFT_RETURN_IF_ERROR(Learn(spec, manifest.job.model, old, model, trainer, start));
+    WEFT_CHECK(learned != nullptr, "an operator is learned before the model is there");
+    WEFT_RETURN_IF_ERROR(GrowByLearned(*learned, parameters, start));
     return start;
   }
   WEFT_RETURN_IF_ERROR(

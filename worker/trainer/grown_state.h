@@ -8,8 +8,10 @@
 #include "common/spec/attempt_spec.h"
 #include "common/spec/field.h"
 #include "common/status.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/models/model.h"
 #include "worker/engine/train/trainer.h"
+#include "worker/trainer/learned_start.h"
 
 namespace weft::trainer {
 
@@ -61,11 +63,17 @@ struct GrownStart {
 /// Whether a phase may begin with the optimizer's state of the one before.
 bool MayKeepState(const GrowthSpec& growth);
 
+/// Learns the operator by which spec.start grows the trained weights of the phase before
+/// (LearnGrowth). `model` is whole. kInvalid as GrowState has it.
+Result<LearnedStart> LearnGrowthOfPhase(Env& env, const AttemptSpec& spec, engine::Model& model,
+                                        engine::Trainer& trainer, engine::Collective& group);
+
 /// Fills `model`, or this rank's part of it, with what spec.start makes of the trained weights of
-/// earlier phases (engine::GrowthOperator), and the optimizer's state of `trainer` where it is
-/// kept. kInvalid when a phase has no sound checkpoint or is of another network, or when
-/// growth.optimizer_state kept or asymmetric asks for more than moments.
-Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, engine::Model& model,
-                             engine::Trainer& trainer);
+/// earlier phases (engine::GrowthOperator, or `learned` where the growth was learned, else null),
+/// and the optimizer's state of `trainer` where it is kept. kInvalid when a phase has no sound
+/// checkpoint or is of another network, or when growth.optimizer_state kept or asymmetric asks for
+/// more than moments.
+Result<GrownStart> GrowState(Env& env, const AttemptSpec& spec, LearnedStart* learned,
+                             engine::Model& model, engine::Trainer& trainer);
 
 }  // namespace weft::trainer

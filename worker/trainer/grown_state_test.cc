@@ -35,7 +35,7 @@ class GrowthMemoryTest : public PhasesTest {
     engine::RandomTokens tokens(attempt.job.model.vocab_size, attempt.job.model.context);
     engine::TinyTraining run(attempt.job, engine::TinyPlan("fp32"), tokens);
     engine::HeapPeak peak;
-    const auto start = GrowState(Env::Posix(), attempt, *run.model, *run.trainer);
+    const auto start = GrowState(Env::Posix(), attempt, nullptr, *run.model, *run.trainer);
     memory->most = peak.Stop();
     ASSERT_TRUE(start.ok()) << start.status().message();
     EXPECT_EQ(start->updates, 1) << "the optimizer's state has grown";

@@ -186,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, GrowthOnMeshes, testing::ValuesIn(kGrowthRows)
                          [](const auto& row) { return std::string(row.param.growth); });
 
 TEST(GrowthMeshesTable, HasEachFamilyAndEachMethodOnEachSpread) {
-  std::set<std::string_view> spreads, methods = {"ligo"};  // data-parallel ranks alone learn it
+  std::set<std::string_view> spreads, methods = {"ligo"};  // in learned_start_test.cc
   for (const Spread& spread : kSpreads) spreads.insert(spread.name);
   EXPECT_EQ(spreads,
             std::set<std::string_view>(std::begin(kSpreadColumns), std::end(kSpreadColumns)));

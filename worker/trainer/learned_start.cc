@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,19 +42,31 @@ Status AddGradients(const ParameterSet& parameters, double scale, engine::Learne
   return OkStatus();
 }
 
+/// Ranks of a replica have all computed the same; yet machines may round otherwise, and each rank
+/// makes another part of the weights.
+Status TakeThatOfTheFirst(engine::LearnedGrowth& learned, engine::Collective& group) {
+  if (group.size() == 1) return OkStatus();
+  for (const engine::LearnedGrowth::Numbers& each : learned.Learned()) {
+    WEFT_RETURN_IF_ERROR(group.Broadcast(std::as_writable_bytes(each.values), 0));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
-                                 engine::LearnedGrowth& learned, engine::Model& model,
-                                 engine::Trainer& trainer) {
-  const GrowthSpec& growth = spec.start.growth;
+                                 engine::LearnedGrowth growth, engine::Model& model,
+                                 engine::Trainer& trainer, engine::Collective& group) {
+  const GrowthSpec& asked = spec.start.growth;
   ParameterSet& parameters = model.parameters();
-  const engine::TrainCounters fresh = trainer.counters();
-  LearnedStart start;
-  for (; start.steps < growth.fit_steps; ++start.steps) {
+  engine::TrainCounters counters = trainer.counters();
+  LearnedStart start{std::move(growth)};
+  engine::LearnedGrowth& learned = start.growth;
+  double of_values = 0;
+  for (; start.steps < asked.fit_steps; ++start.steps) {
     WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_fit_step"));
     WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
-    engine::TrainCounters counters = fresh;
+    if (start.steps == 0) of_values = learned.flops();
     counters.data_offset = data_step + start.steps;
     WEFT_RETURN_IF_ERROR(trainer.Restored(counters));
     WEFT_ASSIGN_OR_RETURN(const engine::StepReport report, trainer.Differentiate());
@@ -66,12 +79,12 @@ Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
     start.last_loss = report.loss;
     start.tokens += report.tokens;
     WEFT_RETURN_IF_ERROR(AddGradients(parameters, report.loss_scale, learned));
-    WEFT_RETURN_IF_ERROR(learned.Update(growth.fit_learning_rate));
+    WEFT_RETURN_IF_ERROR(learned.Update(asked.fit_learning_rate));
   }
-  WEFT_RETURN_IF_ERROR(SetValues(learned, parameters));
-  start.flops = learned.flops();
-  WEFT_RETURN_IF_ERROR(trainer.Restored(fresh));
-  return start;
+  // Ranks make parts of the values from here on.
+  start.flops = learned.flops() + of_values;
+  WEFT_RETURN_IF_ERROR(TakeThatOfTheFirst(learned, group));
+  return Result<LearnedStart>(std::move(start));
 }
 
 }  // namespace weft::trainer

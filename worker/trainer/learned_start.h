@@ -5,6 +5,7 @@
 #include "common/spec/attempt_spec.h"
 #include "common/spec/phase_spec.h"
 #include "common/status.h"
+#include "worker/engine/comm/collective.h"
 #include "worker/engine/growth/learned_growth.h"
 #include "worker/engine/models/model.h"
 #include "worker/engine/train/trainer.h"
@@ -16,22 +17,22 @@ inline bool LearnsGrowth(const GrowthSpec& growth) {
   return growth.method == "ligo";
 }
 
-/// What the learning of a growth operator came to.
+/// A growth operator that was learned, and what that came to.
 struct LearnedStart {
+  engine::LearnedGrowth growth;
   int64_t steps = 0;
   int64_t tokens = 0;     ///< That the loss was differentiated at.
   double first_loss = 0;  ///< Of the batch of the first step, in nats, ...
   double last_loss = 0;   ///< ... and of that of the last one, before its update.
-  double flops = 0;       ///< Of what the operator computes itself.
+  double flops = 0;       ///< Of what the operator computes itself, once all values are made.
 };
 
-/// Learns `learned` on the loss of `model`, which `trainer` trains by spec.plan, in
-/// growth.fit_steps steps on the batches of the training from `data_step` on, and fills the model
-/// with what it then makes. The counters of the trainer are as before its first step afterwards.
-/// All ranks call it, each with the whole model and its gradients on its device, as rows of
-/// refusals want it of learned growth.
+/// Learns `growth` on the loss of `model`, which is whole and which `trainer` differentiates, in
+/// growth.fit_steps steps on the batches of the training from `data_step` on. All ranks of `group`
+/// call it, and have the same operator afterwards, bit for bit. kInvalid where the loss is not
+/// finite.
 Result<LearnedStart> LearnGrowth(const AttemptSpec& spec, int64_t data_step,
-                                 engine::LearnedGrowth& learned, engine::Model& model,
-                                 engine::Trainer& trainer);
+                                 engine::LearnedGrowth growth, engine::Model& model,
+                                 engine::Trainer& trainer, engine::Collective& group);
 
 }  // namespace weft::trainer

@@ -17,7 +17,6 @@
 #include "worker/engine/models/weights.h"
 #include "worker/trainer/base_weights.h"
 #include "worker/trainer/grown_state.h"
-#include "worker/trainer/learned_start.h"
 
 namespace weft::trainer {
 namespace {
@@ -73,10 +72,10 @@ Status Import(Env& env, const ModelSpec& from, engine::Model& model, StartPoint&
 }
 
 /// What the model, or this rank's part of it, begins with that is not random.
-Status Begin(Env& env, const AttemptSpec& spec, engine::Model& model, engine::Trainer& trainer,
-             StartPoint& start) {
+Status Begin(Env& env, const AttemptSpec& spec, LearnedStart* learned, engine::Model& model,
+             engine::Trainer& trainer, StartPoint& start) {
   if (spec.start.run_dir.empty()) return Import(env, spec.job.model, model, start);
-  WEFT_ASSIGN_OR_RETURN(GrownStart grown, GrowState(env, spec, model, trainer));
+  WEFT_ASSIGN_OR_RETURN(GrownStart grown, GrowState(env, spec, learned, model, trainer));
   start.grown = true;
   start.loss_before = grown.loss_before;
   start.fit_flops = grown.fit_flops;
@@ -189,8 +188,9 @@ Status SaveRollback(Env& env, const std::string& run_dir, const engine::TrainCou
 }
 
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
-                                const std::string& data_fingerprint, engine::Model& model,
-                                engine::Trainer& trainer, engine::Collective& group) {
+                                const std::string& data_fingerprint, LearnedStart* learned,
+                                engine::Model& model, engine::Trainer& trainer,
+                                engine::Collective& group) {
   StartPoint start;
   if (group.rank() == 0) {
     WEFT_ASSIGN_OR_RETURN(start, LoadState(env, spec, data_fingerprint, model, trainer));
@@ -200,19 +200,17 @@ Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
     WEFT_ASSIGN_OR_RETURN(start.checkpoint_path, BroadcastText(group, start.checkpoint_path));
   }
   start.grown = !spec.start.run_dir.empty() && start.checkpoint_path.empty();
-  const bool learns = LearnsGrowth(spec.start.growth);
   bool has_own = parameters.sharded() || parameters.values_sharded() || parameters.of_stage() ||
                  parameters.file() != nullptr;
   if (start.grown && MayKeepState(spec.start.growth)) {
     const std::vector<NamedTensor> state = trainer.StateTensors();
     has_own = has_own || std::any_of(state.begin(), state.end(), IsOwn);
   }
-  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own || learns)) {
-    // At the same time: what adapters start from is computed by all that have a part of it, and
-    // growth is learned by all that have a part of the batch.
+  if (start.checkpoint_path.empty() && (group.rank() == 0 || has_own)) {
+    // At the same time: what adapters start from is computed by all that have a part of it.
     StartPoint told_by_the_first;
     WEFT_RETURN_IF_ERROR(
-        Begin(env, spec, model, trainer, group.rank() == 0 ? start : told_by_the_first));
+        Begin(env, spec, learned, model, trainer, group.rank() == 0 ? start : told_by_the_first));
   }
   if (group.rank() == 0) {
     const Status status = ApplyRollback(env, spec.run_dir, start.counters);

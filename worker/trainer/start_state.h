@@ -11,6 +11,7 @@
 #include "worker/engine/comm/collective.h"
 #include "worker/engine/models/model.h"
 #include "worker/engine/train/trainer.h"
+#include "worker/trainer/learned_start.h"
 
 namespace weft::trainer {
 
@@ -29,12 +30,13 @@ struct StartPoint {
 
 /// Gives all ranks the state to start from: rank 0 loads the newest sound checkpoint of the run, or
 /// else weights grown from a phase before, or the imported ones, or else leaves the fresh ones, and
-/// broadcasts. `data_fingerprint` is what this attempt trains on: kInvalid when the checkpoint is
-/// of other data or another model, or of a frozen network that is no longer in model.import_path
-/// (ReadBase).
+/// broadcasts. `learned`: as GrowState has it, where there is no checkpoint. `data_fingerprint` is
+/// what this attempt trains on: kInvalid when the checkpoint is of other data or another model, or
+/// of a frozen network that is no longer in model.import_path (ReadBase).
 Result<StartPoint> PrepareState(Env& env, const AttemptSpec& spec,
-                                const std::string& data_fingerprint, engine::Model& model,
-                                engine::Trainer& trainer, engine::Collective& group);
+                                const std::string& data_fingerprint, LearnedStart* learned,
+                                engine::Model& model, engine::Trainer& trainer,
+                                engine::Collective& group);
 
 /// Notes that the training went back to its newest checkpoint, or to the beginning, and goes on
 /// with `counters`: PrepareState of a later attempt does the same until a checkpoint holds them.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/model/model_shape.h"
 #include "common/spec/growth_fit.h"
 #include "common/spec/open_choices.h"
 #include "common/spec/phases.h"
@@ -139,41 +140,67 @@ JobSpec TwoPhases() {
 
 TEST(PhasePlans, ThePlannerLeavesOutMeshesThatAPhaseRefuses) {
   const ClusterProfile machines = TwoMachines();
-  JobSpec search = TwoPhases(), learned = TwoPhases();
-  search.train.global_batch = 2;
-  search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
-  learned.phases[1].growth.method = "ligo";
-  for (const auto& [asked, number] : {std::pair(&search, 1), {&learned, 2}}) {
-    const JobSpec& job = *asked;
-    PlanQuery query;
-    query.any_mesh = true;
-    query.phase = number;
-    const size_t phase = static_cast<size_t>(number) - 1;
-    const JobSpec own = JobOfPhase(job, phase);
-    const auto refuses = [&](const JobSpec& planned) {
-      return !CheckPhaseCompatibility(job, phase, planned).ok();
-    };
-    // As a job of its own it might have some of them.
-    bool any = false;
-    for (const MeshFamily& family : MeshesOf(own, machines)) {
-      JobSpec planned = own;
-      family.mesh.Put(planned.resources);
-      any = any || refuses(planned);
-    }
-    EXPECT_TRUE(any);
-    const auto explained = ExplainPlan(job, machines, query);
-    ASSERT_TRUE(explained.ok()) << explained.status().message();
-    for (const PlanCandidate& candidate : explained->report.candidates) {
-      EXPECT_FALSE(refuses(JobAsPlanned(own, candidate.plan))) << MeshText(candidate.plan);
-    }
-    for (const Alternative& way : explained->alternatives) {
-      if (!way.name.starts_with("pipeline")) continue;
-      EXPECT_FALSE(way.fits) << way.name;
-    }
-  }
+  JobSpec job = TwoPhases();
+  job.train.global_batch = 2;
+  job.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
   PlanQuery query;
   query.any_mesh = true;
-  EXPECT_TRUE(PlanPhases(learned, machines, query).ok());
+  query.phase = 1;
+  const JobSpec own = JobOfPhase(job, 0);
+  const auto refuses = [&](const JobSpec& planned) {
+    return !CheckPhaseCompatibility(job, 0, planned).ok();
+  };
+  // As a job of its own it might have some of them.
+  bool any = false;
+  for (const MeshFamily& family : MeshesOf(own, machines)) {
+    JobSpec planned = own;
+    family.mesh.Put(planned.resources);
+    any = any || refuses(planned);
+  }
+  EXPECT_TRUE(any);
+  const auto explained = ExplainPlan(job, machines, query);
+  ASSERT_TRUE(explained.ok()) << explained.status().message();
+  for (const PlanCandidate& candidate : explained->report.candidates) {
+    EXPECT_FALSE(refuses(JobAsPlanned(own, candidate.plan))) << MeshText(candidate.plan);
+  }
+  for (const Alternative& alternative : explained->alternatives) {
+    if (!alternative.name.starts_with("pipeline")) continue;
+    EXPECT_FALSE(alternative.fits) << alternative.name;
+  }
+}
+
+// Ranks have the whole model with its gradients meanwhile.
+TEST(PhasePlans, WhatLearnsAGrowthOperatorHasRoom) {
+  JobSpec job = TwoPhases();
+  job.train.global_batch = 4;
+  job.resources.ranks = 4;
+  job.phases[0].width = 384;
+  job.phases[1].growth.method = "fpi";
+  job.phases[1].growth.optimizer_state = "new";
+  const auto plan_of = [&](const JobSpec& asked) {
+    return PlanJobPassing(PlannedJobOfPhase(asked, 1), TwoMachines(), CheckOfPhase(asked, 1));
+  };
+  JobSpec learned = job;
+  learned.phases[1].growth.method = "ligo";
+  for (void (*share)(ResourceSpec&) :
+       {+[](ResourceSpec& r) { r.zero_stage = 3; }, +[](ResourceSpec& r) { r.tensor_parallel = 4; },
+        +[](ResourceSpec& r) { r.pipeline_parallel = 4; }}) {
+    share(job.resources = {});
+    job.resources.ranks = 4;
+    learned.resources = job.resources;
+    const auto copied = plan_of(job), fit = plan_of(learned);
+    ASSERT_TRUE(copied.ok() && fit.ok());
+    const auto bytes_of = [](const Result<PlanReport>& report) {
+      return TotalBytes(report->candidates.front().plan.prediction.memory_per_rank);
+    };
+    const int64_t whole = 8 * ShapeOf(JobOfPhase(job, 1)).counts.Total();
+    EXPECT_GT(bytes_of(fit), whole);
+    EXPECT_GT(bytes_of(fit), bytes_of(copied));
+    learned.resources.memory_per_rank_bytes = whole;
+    const Status refused = plan_of(learned).status();
+    EXPECT_EQ(refused.code(), StatusCode::kExhausted);
+    EXPECT_THAT(refused.message(), HasSubstr("to learn the growth operator with the whole model"));
+  }
 }
 
 TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {
@@ -194,24 +221,20 @@ TEST(PhasePlans, OfWhatIsOpenOnlyWhatThePhaseAllowsIsChosen) {
 }
 
 TEST(PhasePlans, AJobIsRefusedWhenAPhaseRefusesAllThatIsOpen) {
-  JobSpec search = TwoPhases(), learned = TwoPhases();
-  search.train.global_batch = 2;
-  search.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
-  learned.phases[1].growth.method = "ligo";
-  for (const JobSpec& asked : {search, learned}) {
-    JobSpec job = asked;
-    job.resources.offload_optimizer = "auto";
-    EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
-    JobSpec delayed = job, weights = job;
-    delayed.resources.delayed_update = true;
-    weights.resources.offload_parameters = "host";
-    for (const JobSpec& outside : {delayed, weights}) {
-      const Status status = PlanPhases(outside, TwoMachines(), {}).status();
-      EXPECT_EQ(status.code(), StatusCode::kInvalid);
-      EXPECT_THAT(status.message(),
-                  AllOf(HasSubstr("phases["),
-                        HasSubstr("does not go with resources.offload_optimizer host")));
-    }
+  JobSpec job = TwoPhases();
+  job.train.global_batch = 2;
+  job.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
+  job.resources.offload_optimizer = "auto";
+  EXPECT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  JobSpec delayed = job, weights = job;
+  delayed.resources.delayed_update = true;
+  weights.resources.offload_parameters = "host";
+  for (const JobSpec& outside : {delayed, weights}) {
+    const Status status = PlanPhases(outside, TwoMachines(), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalid);
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("phases["),
+                      HasSubstr("does not go with resources.offload_optimizer host")));
   }
 }
 
@@ -234,9 +257,9 @@ TEST(PhasePlans, WhereNoChoicePassesTheCheckItSaysWhy) {
 }
 
 TEST(PhasePlans, HintsAreWhatThePhaseAllows) {
-  const auto message = [](const JobSpec& job) {
+  const auto message = [](const JobSpec& job, size_t phase) {
     const auto report =
-        PlanJobPassing(PlannedJobOfPhase(job, 1), TwoMachines(), CheckOfPhase(job, 1));
+        PlanJobPassing(PlannedJobOfPhase(job, phase), TwoMachines(), CheckOfPhase(job, phase));
     EXPECT_EQ(report.status().code(), StatusCode::kExhausted);
     return report.status().message();
   };
@@ -246,11 +269,12 @@ TEST(PhasePlans, HintsAreWhatThePhaseAllows) {
   ranks.train.global_batch = 16;
   ranks.resources.ranks = 2;
   ranks.resources.memory_per_rank_bytes = int64_t{256} << 20;
-  EXPECT_THAT(message(device), HasSubstr("(resources.offload_optimizer host)"));
-  EXPECT_THAT(message(ranks), HasSubstr("(resources.zero_stage 1)"));
-  device.phases[1].growth.method = ranks.phases[1].growth.method = "ligo";
-  EXPECT_THAT(message(device), Not(HasSubstr("(resources.offload_optimizer host)")));
-  EXPECT_THAT(message(ranks), Not(HasSubstr("(resources.zero_stage 1)")));
+  EXPECT_THAT(message(device, 1), HasSubstr("(resources.offload_optimizer host)"));
+  EXPECT_THAT(message(ranks, 1), HasSubstr("(resources.zero_stage 1)"));
+  EXPECT_THAT(message(device, 0), HasSubstr("(resources.offload_optimizer host)"));
+  device.train.global_batch = 2;
+  device.phases[0].search = {.steps = 40, .layers = {2, 4, 6}, .image_sizes = {}};
+  EXPECT_THAT(message(device, 0), Not(HasSubstr("(resources.offload_optimizer host)")));
 }
 
 TEST(PhasePlans, ThePhaseThatIsAskedForIsOneOfTheJob) {

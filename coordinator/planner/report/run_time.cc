@@ -181,9 +181,10 @@ RunTime RunTimeOf(const JobSpec& job, size_t phase, const ClusterProfile& cluste
   AddCheckpoints(own, cluster, plan, searches, time);
   if (phase > 0) {
     time.weights_seconds += GrowSeconds(job, phase, own, cluster, plan);
-    // In proportion to what is computed.
+    // In proportion to what is computed. Ranks that share a model each compute all of it.
+    const double alike = D(plan.mesh.tensor * plan.mesh.pipeline * plan.mesh.context);
     time.growth_fit_seconds =
-        plain * GrowthFitFlops(job, phase) / (D(own.train.steps) * StepFlops(own));
+        alike * plain * GrowthFitFlops(job, phase) / (D(own.train.steps) * StepFlops(own));
   }
   if (searches) {
     const PhaseSearchSpec& search = job.phases[phase].search;

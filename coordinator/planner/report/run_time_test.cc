@@ -157,6 +157,11 @@ TEST(RunTime, OfAPhaseHasTheGrowthOfItsWeights) {
   const RunTime learned = RunTimeOf(job, 2, OneMachine(), TwoRanks(), Passes({0.03}));
   EXPECT_DOUBLE_EQ(learned.growth_fit_seconds,
                    0.5 * GrowthFitFlops(job, 2) / StepFlops(JobOfPhase(job, 2)));
+  Plan shared = TwoRanks();
+  shared.mesh = {.tensor = 2};
+  const RunTime alike = RunTimeOf(job, 2, OneMachine(), shared, Passes({0.03}));
+  EXPECT_DOUBLE_EQ(alike.growth_fit_seconds, 2 * learned.growth_fit_seconds)
+      << "each has the whole model";
 }
 
 // A third of each step of the search is each of its choices, which are compared on 16 batches.

@@ -118,7 +118,7 @@ double Loss(LearnedGrowth& learned, const TensorsByName& wanted, bool differenti
 }
 
 TEST(LearnedGrowth, GradientsAgreeWithFiniteDifferences) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const char* family : {"gpt2", "llama", "bert", "vit"}) {
     SCOPED_TRACE(family);
     const ModelSpec small = Model(2, 16, family), large = Model(3, 32, family);
     const TensorsByName wanted = RandomTensors(large, 24);

@@ -156,7 +156,7 @@ JobSpec JobOf(const ModelSpec& spec, const ModelOptions& options) {
   job.train = TrainOf(options);
   // Where no training says how long sequences are, batches do.
   if (job.train.sequence_length == 0) job.train.sequence_length = 1;
-  if (options.growth) SetMaskedGrowth(*options.growth, job);
+  if (options.growth) SetPhaseGrowth(*options.growth, job);
   ResourceSpec& resources = job.resources;
   if (options.tensor != nullptr) {
     resources.tensor_parallel = options.tensor->degree();

@@ -72,7 +72,7 @@ inline void CheckPrediction(const ModelSpec& model, int64_t micro_batch,
                std::to_string(recomputed) + " recomputed");
   JobSpec job = TinyJob(2 * micro_batch);
   job.model = model;
-  if (growth) SetMaskedGrowth(*growth, job);
+  if (growth) SetPhaseGrowth(*growth, job);
   job.train.eval_sequences = micro_batch;
   const int64_t virtual_tokens = VirtualTokensOf(model).Total();
   if (virtual_tokens > 0) job.train.sequence_length = model.context - virtual_tokens;

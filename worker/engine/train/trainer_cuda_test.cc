@@ -282,7 +282,7 @@ TEST_F(TrainerOnCuda, MasksOfGrowthFollowTheCpu) {
     growth.before.heads /= 2;
     growth.growth.method = "msg";
     growth.growth.ramp_steps = 3;
-    SetMaskedGrowth(growth, job);
+    SetPhaseGrowth(growth, job);
     Plan plan = TinyPlan("fp32", 2, 2);
     plan.block_memory_policy = {"recompute", "keep"};
     Compare(job, plan, data, 5);

@@ -37,6 +37,8 @@ struct TrainerParts {
   /// The ranks of the pipeline, or none. They train on the same sequences.
   PipelineParallel* pipeline = nullptr;
   bool graphs = true;  ///< On a device, steps that repeat are launched as graphs.
+  /// False: Differentiate alone is asked for, and the optimizer keeps no state.
+  bool updates = true;
 };
 
 }  // namespace weft::engine

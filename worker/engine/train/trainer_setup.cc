@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/log.h"
+#include "common/model/state_tensors.h"
 #include "common/model/technique_cost.h"
 #include "common/spec/context_parallel.h"
 #include "common/spec/deterministic_mesh.h"
@@ -135,6 +136,11 @@ void SetPeakRates(const JobSpec& job, ParameterSet& parameters) {
   }
 }
 
+JobSpec WithoutUpdateState(JobSpec job) {
+  job.optimizer = StatelessOptimizer();
+  return job;
+}
+
 }  // namespace
 
 ModelOptions ModelOptionsOf(const Plan& plan, const TrainSpec& train) {
@@ -182,8 +188,10 @@ Result<std::unique_ptr<Trainer>> Trainer::New(const JobSpec& job, const Plan& pl
   parts.context->seed = static_cast<uint64_t>(job.train.seed);
   std::unique_ptr<Trainer> trainer(new Trainer(job, plan, parts));
   SetPeakRates(job, parts.model->parameters());
-  WEFT_ASSIGN_OR_RETURN(trainer->updaters_, Updaters::New(*parts.context, *parts.model, job,
-                                                          trainer->ranks_.updated_parts()));
+  WEFT_ASSIGN_OR_RETURN(
+      trainer->updaters_,
+      Updaters::New(*parts.context, *parts.model, parts.updates ? job : WithoutUpdateState(job),
+                    trainer->ranks_.updated_parts()));
   Context state = trainer->StateContext();
   if (MakesLocalSteps(job.train)) {
     WEFT_ASSIGN_OR_RETURN(
