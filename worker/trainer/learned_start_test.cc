@@ -62,11 +62,18 @@ class LearnedStartTest : public PhasesTest {
     return distance;
   }
 
+  void RunLastBy(const std::string& from, const JobSpec& job, const std::string& to,
+                 const PlanChange& change) const {
+    Plan plan = engine::TinyPlan("fp32");
+    change(plan);
+    RunLast(from, job, to, plan);
+  }
+
   /// Has two ranks learn what run `from` has, as run `to`.
   void Learn(const std::string& from, const JobSpec& job, const std::string& to,
              const PlanChange& change) {
     SCOPED_TRACE(to);
-    RunLastOnTwoRanks(from, job, to, change);
+    RunLastBy(from, job, to, change);
     EXPECT_EQ(Manifest(to).data_offset, Manifest(from).data_offset);
     EXPECT_DOUBLE_EQ(Summary(to).training_flops, Summary(from).training_flops);
   }
@@ -194,7 +201,7 @@ TEST_F(LearnedStartTest, WorkersThatMakeLocalStepsLearnTogether) {
   Learn("one", job, "data", OnZero(0));
   job.train.local_steps = 2;
   job.phases[1].steps = 2;
-  RunLastOnTwoRanks("one", job, "local", OnZero(0));
+  RunLastBy("one", job, "local", OnZero(0));
   EXPECT_NEAR(*Summary("local").start_validation_loss_nats,
               *Summary("data").start_validation_loss_nats, 1e-6);
 }

@@ -261,15 +261,15 @@ class PhasesTest : public testing::Test {
     });
   }
 
-  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` on the
-  /// ranks of a spread, for at most `steps` steps, or goes on.
-  void RunLast(const std::string& from, const JobSpec& job, const std::string& to,
-               const Spread& spread, int64_t steps = 1000) const {
+  /// Runs the last phase of `job`, whose phases before are those of run `from`, as run `to` by a
+  /// plan, for at most `steps` steps, or goes on.
+  void RunLast(const std::string& from, const JobSpec& job, const std::string& to, const Plan& plan,
+               int64_t steps = 1000) const {
     const size_t last = PhaseCount(job) - 1;
     AttemptSpec whole = AttemptOfPhase(AttemptAt(from, job), last);
     whole.job_id = to;
     whole.run_dir = Folder(to);
-    whole.plan = PlanOn(spread, whole.job);
+    whole.plan = plan;
     whole.world_size = RankCount(whole.plan.mesh);
     const Status goes = CheckPhaseCompatibility(job, last, JobAsPlanned(whole.job, whole.plan));
     EXPECT_TRUE(goes.ok()) << goes.message();
@@ -277,6 +277,11 @@ class PhasesTest : public testing::Test {
       Listener listener(steps);
       return RunAttempt(Env::Posix(), attempt, listener, store);
     });
+  }
+  /// The same on the ranks of a spread.
+  void RunLast(const std::string& from, const JobSpec& job, const std::string& to,
+               const Spread& spread, int64_t steps = 1000) const {
+    RunLast(from, job, to, PlanOn(spread, JobOfPhase(job, PhaseCount(job) - 1)), steps);
   }
 
   /// Compares the newest checkpoint of run `run` with that of the same step of run `one`, which is
