@@ -503,6 +503,11 @@ std::vector<ParameterInfo> ParametersOf(const ModelSpec& model) {
   return ParametersWith(model, model.experts);
 }
 
+std::vector<int64_t> RowPartsOf(const ModelSpec& model, const ParameterInfo& parameter) {
+  if (parameter.role != ParameterRole::kQueriesKeysValues) return {parameter.shape[0]};
+  return {QueryWidth(model), KvWidth(model), KvWidth(model)};
+}
+
 bool IsClassifier(const ModelSpec& model, const ParameterInfo& parameter) {
   if (!parameter.tiled || !parameter.matrix() || !parameter.is_weight()) return false;
   const bool of_tokens = HeadOf(model) != "classification";

@@ -24,6 +24,9 @@ std::vector<ParameterInfo> PlainEmbeddingParameters(const ModelSpec& model);
 /// All parameters, each once, in the order of the forward pass. `model` with vocab_size resolved.
 std::vector<ParameterInfo> ParametersOf(const ModelSpec& model);
 
+/// The matrices or vectors that lie one under the other in a parameter: their numbers of rows.
+std::vector<int64_t> RowPartsOf(const ModelSpec& model, const ParameterInfo& parameter);
+
 /// The parameters of one of `tensor` tensor-parallel ranks, in a grid of `rows`: the one with most.
 /// With no more than `most_experts` experts of each block.
 std::vector<ParameterInfo> ParametersOfRank(const ModelSpec& model, int64_t tensor,

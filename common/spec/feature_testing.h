@@ -445,6 +445,15 @@ inline const std::map<const Feature*, Change>& Changes() {
          growth.growth.ramp_steps = 1;
          SetPhaseGrowth(growth, job);
        }},
+      {FeatureOf("rewarming"),
+       [](JobSpec& job) {
+         PhaseGrowth growth{job.model, {}};
+         growth.before.mlp_width = MlpWidth(job.model) / 2;
+         growth.growth.method = "sparkling";
+         growth.growth.optimizer_state = "new";
+         growth.growth.rewarm_steps = 1;
+         SetPhaseGrowth(growth, job);
+       }},
       {&kNoBlocks, [](JobSpec& job) { job.model.layers = 0; }},
       {&kDistinctBlocks, [](JobSpec& job) { job.model.distinct_blocks = 2; }},
       {&kExperts, [](JobSpec& job) { job.model.experts = 4; }},

@@ -23,6 +23,8 @@ struct GrowthSpec {
   std::string optimizer_state = "auto";
   bool freeze_old = false;
   int64_t ramp_steps = 0;
+  int64_t rewarm_steps = 0;
+  double rewarm_peak = 1.3;
   int64_t fit_steps = 100;
   double fit_learning_rate = 1e-3;
 
@@ -73,6 +75,13 @@ struct GrowthSpec {
               .Unit("steps")
               .Range(0, 1e12),
           self.ramp_steps);
+    visit(Field("rewarm_steps",
+                "Steps over which the updates of what was added rise to rewarm_peak times those of "
+                "what was there, and then as many back to once; 0: all have the same (sparkling).")
+              .Unit("steps")
+              .Range(0, 1e12),
+          self.rewarm_steps);
+    visit(Field("rewarm_peak", "That factor after rewarm_steps.").Range(1, 100), self.rewarm_peak);
     visit(Field("fit_steps", "Steps that learn the operator before the phase begins (ligo).")
               .Unit("steps")
               .Range(1, 1e6),

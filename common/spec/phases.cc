@@ -245,6 +245,8 @@ Status CheckGrowth(const JobSpec& job, size_t phase) {
                                      ", so that nothing is masked at its end"
                                : " is for growth.method msg; hint: leave it out"));
   }
+  WEFT_RETURN_IF_ERROR(
+      CheckRewarmSteps(FieldOf(phase, "growth.rewarm_steps"), growth, job.phases[phase].steps));
   const MethodRule& rule = RuleOf(growth.method);
   const auto sizes_before = SizesOf(before), sizes_now = SizesOf(now);
   for (size_t i = 0; i < sizes_now.size(); ++i) {

@@ -19,11 +19,12 @@ size_t PhaseCount(const JobSpec& job);
 /// The job of one phase, without phases: its sizes, steps, batch and schedule in place of those of
 /// the whole. Of a job without phases itself.
 ///
-/// A phase that grows by msg computes with masks, and one that grows by ligo learns an operator:
-/// both depend on the sizes that they grew from. So that its job says all of what is trained,
-/// `phases` then has one entry: those sizes and the growth of this phase. MaskedGrowthOf and
-/// LearnedGrowthOf read it; no job of a user is like this, because no phase before the first one is
-/// there to grow from.
+/// A phase that grows by msg computes with masks, one that grows by ligo learns an operator, and
+/// one with growth.rewarm_steps updates what was added otherwise than the rest: all depend on the
+/// sizes that they grew from. So that its job says all of what is trained, `phases` then has one
+/// entry: those sizes and the growth of this phase. MaskedGrowthOf, LearnedGrowthOf and
+/// RewarmedGrowthOf read it; no job of a user is like this, because no phase before the first one
+/// is there to grow from.
 JobSpec JobOfPhase(const JobSpec& job, size_t phase);
 
 /// JobOfPhase as it is planned: what it leaves open of offload (open_choices.h) is decided on none
@@ -43,7 +44,10 @@ using MaskedGrowth = PhaseGrowth;
 std::optional<MaskedGrowth> MaskedGrowthOf(const JobSpec& job);
 /// Likewise growth by an operator that is learned (growth.method ligo).
 std::optional<PhaseGrowth> LearnedGrowthOf(const JobSpec& job);
-/// Whether either has it.
+/// Likewise growth whose added rows and columns have updates of their own at first
+/// (growth.rewarm_steps).
+std::optional<PhaseGrowth> RewarmedGrowthOf(const JobSpec& job);
+/// Whether one of these has it.
 bool IsOfGrownPhase(const JobSpec& job);
 /// Whether the job of a phase with this growth has it in `phases`.
 bool SaysWhatItGrewFrom(const GrowthSpec& growth);
@@ -56,6 +60,17 @@ std::string_view OptimizerStateOf(const GrowthSpec& growth);
 /// The part of what growth has added that computes in step `step` of its phase, from 0: rises
 /// linearly from 0 to 1 over growth.ramp_steps.
 double ShareOfGrowth(const GrowthSpec& growth, int64_t step);
+
+/// What the updates of rows and columns that growth has added are multiplied by in step `step` of
+/// its phase, from 0: rises linearly to growth.rewarm_peak over growth.rewarm_steps, returns to 1
+/// over as many, and is 1 from then on.
+double UpdateOfAdded(const GrowthSpec& growth, int64_t step);
+/// Whether it may be another number than 1 in this step or a later one.
+bool IsRewarming(const GrowthSpec& growth, int64_t step);
+
+/// kInvalid, naming the field as `field`, where growth.rewarm_steps do not suit the method or are
+/// more than `steps`, those of the phase.
+Status CheckRewarmSteps(const std::string& field, const GrowthSpec& growth, int64_t steps);
 
 /// Whether block `block` is one that growth from `before` to `now` blocks, which are no fewer, has
 /// added; the others are those of before in their order.

@@ -275,6 +275,74 @@ TEST(Phases, TheShareOfGrowthRisesLinearlyToOne) {
   EXPECT_EQ(ShareOfGrowth(growth, 5), 1);
 }
 
+TEST(Phases, UpdatesOfWhatWasAddedRiseToThePeakAndReturn) {
+  GrowthSpec growth;
+  EXPECT_EQ(UpdateOfAdded(growth, 0), 1) << "without it all have the same";
+  EXPECT_FALSE(IsRewarming(growth, 0));
+  growth.rewarm_steps = 4;
+  growth.rewarm_peak = 1.5;
+  const double factors[] = {0.375, 0.75, 1.125, 1.5, 1.375, 1.25, 1.125, 1, 1};
+  for (int64_t step = 0; step < std::ssize(factors); ++step) {
+    EXPECT_DOUBLE_EQ(UpdateOfAdded(growth, step), factors[step]) << step;
+    EXPECT_EQ(IsRewarming(growth, step), step < 7) << step;
+  }
+  growth.rewarm_peak = 1;
+  EXPECT_DOUBLE_EQ(UpdateOfAdded(growth, 2), 0.75);
+  EXPECT_DOUBLE_EQ(UpdateOfAdded(growth, 3), 1);
+  EXPECT_TRUE(IsRewarming(growth, 2));
+  EXPECT_FALSE(IsRewarming(growth, 3)) << "there is nothing to return from";
+}
+
+JobSpec Rewarmed() {
+  JobSpec job = GoodJob();
+  job.schedule.warmup_steps = 10;
+  job.phases = {Phase(100), Phase(200, "sparkling")};
+  job.phases[0].width = job.model.width / 2;
+  job.phases[0].schedule = job.phases[1].schedule = "continued";
+  job.phases[1].growth.rewarm_steps = 50;
+  return job;
+}
+
+TEST(Phases, ThatWarmUpWhatWasAddedSayWhatTheyGrewFrom) {
+  const JobSpec job = Rewarmed();
+  ASSERT_TRUE(ValidateJob(job).ok()) << ValidateJob(job).message();
+  EXPECT_FALSE(RewarmedGrowthOf(job));
+  EXPECT_FALSE(RewarmedGrowthOf(JobOfPhase(job, 0)));
+  const JobSpec last = JobOfPhase(job, 1);
+  const auto growth = RewarmedGrowthOf(last);
+  ASSERT_TRUE(growth);
+  EXPECT_EQ(growth->before.width, job.model.width / 2);
+  EXPECT_EQ(growth->before.heads, job.model.heads / 2);
+  EXPECT_EQ(growth->growth.rewarm_steps, 50);
+  EXPECT_EQ(last.schedule.steps_before, 100) << "what was there goes on with the job's schedule";
+  EXPECT_FALSE(MaskedGrowthOf(last) || LearnedGrowthOf(last));
+  EXPECT_TRUE(ValidateJob(last).ok()) << ValidateJob(last).message();
+  EXPECT_EQ(ToJson(JobOfPhase(last, 0)), ToJson(last)) << "the job of a phase is one of its own";
+  JobSpec without = job;
+  without.phases[1].growth.rewarm_steps = 0;
+  EXPECT_TRUE(JobOfPhase(without, 1).phases.empty());
+}
+
+TEST(Phases, ThatWarmUpWhatWasAddedRefuseWhatHasNoSuchUpdates) {
+  const JobSpec job = Rewarmed();
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.rewarm_steps = 201; }),
+              HasSubstr("phases[1].growth.rewarm_steps 201 must be no more than the steps of the "
+                        "phase, 200"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases[1].growth.method = "fpi"; }),
+              HasSubstr("phases[1].growth.rewarm_steps 50 is for growth.method sparkling"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.resources.offload_optimizer = "host"; }),
+              HasSubstr("phases[].growth.rewarm_steps 50 does not go with "
+                        "resources.offload_optimizer host"));
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.train.precision = "bf16_pure"; }),
+              HasSubstr("phases[].growth.rewarm_steps 50 does not go with train.precision"));
+  // A job of one phase that grows from nothing.
+  EXPECT_THAT(Error(job, [](JobSpec& j) { j.phases.erase(j.phases.begin()); }),
+              HasSubstr("there is no phase before the first one to grow from"));
+  JobSpec muon = job;
+  muon.optimizer.name = "muon";
+  EXPECT_TRUE(ValidateJob(muon).ok()) << ValidateJob(muon).message();
+}
+
 TEST(Phases, AddedBlocksAreThoseThatNoneWasBefore) {
   const auto added = [](const char* order, int64_t before, int64_t now) {
     GrowthSpec growth;

@@ -286,6 +286,21 @@ Choice StructuralGrowth() {
           }};
 }
 
+/// Half of the width before. Updates of what was added are others in all ten steps but the last.
+Choice Rewarming() {
+  return {"rewarming", Effect::kOwnTraining, [](JobSpec& job) {
+            PhaseGrowth growth{job.model, {}};
+            growth.before.width /= 2;
+            growth.before.heads = std::max<int64_t>(growth.before.heads / 2, 1);
+            growth.before.kv_heads /= 2;
+            growth.before.mlp_width /= 2;
+            growth.growth.method = "sparkling";
+            growth.growth.optimizer_state = "new";
+            growth.growth.rewarm_steps = 5;
+            SetPhaseGrowth(growth, job);
+          }};
+}
+
 /// On pairs that are made up.
 Choice Dpo() {
   return {"dpo", Effect::kOwnTraining, [](JobSpec& job) {
@@ -506,6 +521,7 @@ const std::map<std::string_view, Axis>& TechniqueAxes() {
       {"layer_sampling", {{"one depth", Effect::kOwnTraining, Nothing}, LayerSampling()}},
       {"sub_networks", {{"networks of all ranks", Effect::kOwnTraining, Nothing}, SubNetworks()}},
       {"value_learning", {{"own logits", Effect::kOwnTraining, Nothing}, ValueLearning()}},
+      {"rewarming", {{"one rate of updates", Effect::kOwnTraining, Nothing}, Rewarming()}},
   };
   return *axes;
 }

@@ -15,12 +15,6 @@ AxisMap Corner(int64_t old_extent, int64_t new_extent) {
   return AxisMap::Written(old_extent, new_extent).Within(0, old_extent);
 }
 
-/// The matrices or vectors that lie one under the other in a tensor: their numbers of rows.
-std::vector<int64_t> PartsOf(const ModelSpec& model, const ParameterInfo& parameter) {
-  if (parameter.role != ParameterRole::kQueriesKeysValues) return {parameter.shape[0]};
-  return {QueryWidth(model), KvWidth(model), KvWidth(model)};
-}
-
 /// The table of positions of images of another size. A vit's first one is that of the class.
 AxisMap ResizedPositions(const ModelSpec& from, const ModelSpec& to) {
   AxisMap rows = AxisMap::Identity(1);
@@ -112,7 +106,7 @@ AxisMap GrowthOperator::RowsOf(const ParameterInfo& old, const ParameterInfo& pa
   // The table repeats its columns, as what writes into the residual stream does. Each product of
   // the two would be there several times, if the norm in between did not divide what it writes.
   const bool written = !FeedsTiedClassifier(parameter);
-  const std::vector<int64_t> old_parts = PartsOf(from_, old), parts = PartsOf(to_, parameter);
+  const std::vector<int64_t> old_parts = RowPartsOf(from_, old), parts = RowPartsOf(to_, parameter);
   AxisMap rows;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (in_place(numbers)) {

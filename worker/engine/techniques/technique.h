@@ -43,8 +43,9 @@ struct TechniqueInputs {
   bool with_gradients = true;
   Collective* tensor_ranks = nullptr;  ///< Tensor-parallel ranks, or none; outlives them,
   const ContextParallel* context_ranks = nullptr;  ///< as do context-parallel ones.
-  /// The parts that growth has added at the start of this training, with masks; null: nothing.
-  const MaskedGrowth* growth = nullptr;
+  /// What this training has grown from: for the techniques of a model with masks (MaskedGrowthOf),
+  /// for those of the training alone RewarmedGrowthOf; null: nothing of the kind.
+  const PhaseGrowth* growth = nullptr;
   const ElasticNetwork* elastic = nullptr;      ///< As in ModelOptions,
   const LogitsSource* logits_source = nullptr;  ///< as is this.
 };
@@ -121,6 +122,7 @@ struct PendingUpdate {
   double loss_scale = 1;
   int64_t targets = 1;                         ///< Of all ranks.
   std::span<const int64_t> part_targets = {};  ///< See JointLosses.
+  int64_t step = 0;                            ///< As Technique::Scheduled says it.
 };
 
 /// Losses of a batch, by its parts that are of different jobs (TechniqueCost::JointJobs); of all
@@ -200,6 +202,10 @@ class Technique {
 
   // In the order of a step.
 
+  /// Whether what `step`, as Scheduled says it, enqueues is that of no other step, the same on all
+  /// ranks: it is then neither recorded nor launched as a CUDA graph.
+  virtual bool RunsAlone(int64_t /*step*/) const { return false; }
+
   /// Where a step is that the job has at `place`: elsewhere where the technique begins the training
   /// anew.
   virtual ScheduledStep Scheduled(ScheduledStep place) const { return place; }
@@ -250,6 +256,10 @@ class Technique {
   /// parameters before the rule of the optimizer sees them. `state`: as above. Called where updates
   /// are made at once, not late or overlapped with the next step.
   virtual Status BeforeUpdate(Context& /*state*/, const PendingUpdate&) { return OkStatus(); }
+
+  /// The rule of the optimizer has been enqueued where BeforeUpdate was called: changes parameters,
+  /// or parts of them, before ranks that shard updates exchange these and before they are packed.
+  virtual Status AfterUpdate(Context& /*state*/) { return OkStatus(); }
 
   /// Whether BeforeUpdate multiplies gradients by what train.gradient_clip_norm asks for, and
   /// nobody else does.

@@ -26,6 +26,11 @@ std::string_view TechniqueList::WhyNoGraphs() const {
   return "";
 }
 
+bool TechniqueList::RunsAlone(int64_t step) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [step](const Technique* t) { return t->RunsAlone(step); });
+}
+
 ScheduledStep TechniqueList::Scheduled(ScheduledStep place) const {
   for (const Technique* technique : all_) place = technique->Scheduled(place);
   return place;
@@ -96,6 +101,11 @@ Status TechniqueList::OnGradients(Context& state, int64_t step) {
 
 Status TechniqueList::BeforeUpdate(Context& state, const PendingUpdate& update) {
   for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->BeforeUpdate(state, update));
+  return OkStatus();
+}
+
+Status TechniqueList::AfterUpdate(Context& state) {
+  for (Technique* technique : all_) WEFT_RETURN_IF_ERROR(technique->AfterUpdate(state));
   return OkStatus();
 }
 

@@ -24,6 +24,7 @@ class TechniqueList {
   Status OnTraining(const TrainingParts& parts);
   /// The first reason, or "".
   std::string_view WhyNoGraphs() const;
+  bool RunsAlone(int64_t step) const;
 
   /// Passes the step that each schedules on to the next; likewise below.
   ScheduledStep Scheduled(ScheduledStep place) const;
@@ -41,6 +42,7 @@ class TechniqueList {
   Status OnDerivedGradients(Context& state, std::span<const int64_t> derived, int64_t step);
   Status OnGradients(Context& state, int64_t step);
   Status BeforeUpdate(Context& state, const PendingUpdate& update);
+  Status AfterUpdate(Context& state);
   bool ClipsGradients() const;
   bool KeepsSecondMoments(int64_t step) const;
   /// Asks the one that freezes some.

@@ -117,6 +117,31 @@ TEST(PredictMemoryTest, HoldsForMasksOfGrowth) {
   }
 }
 
+TEST(PredictMemoryTest, HoldsForUpdatesOfWhatGrowthHasAdded) {
+  for (const char* family : {"gpt2", "llama"}) {
+    ModelSpec model = SmallModel(3, 4, 2500, 256);
+    model.family = family;
+    model.mlp_width = 512;
+    const std::pair<const char*, std::function<void(ModelSpec&)>> parts[] = {
+        {"columns, heads and neurons",
+         [](ModelSpec& m) {
+           m.width = 64;
+           m.heads = 2;
+           m.mlp_width = 256;
+         }},
+        {"neurons", [](ModelSpec& m) { m.mlp_width = 256; }}};
+    for (const auto& [name, change] : parts) {
+      SCOPED_TRACE(std::string(family) + ", " + name);
+      PhaseGrowth growth{model, {}};
+      change(growth.before);
+      growth.growth.method = "sparkling";
+      growth.growth.rewarm_steps = 100;
+      for (const char* precision : {"fp32", "bf16"})
+        CheckPrediction(model, 4, precision, 0, growth);
+    }
+  }
+}
+
 TEST(PredictMemoryTest, HoldsForNetworksWithoutBlocks) {
   for (const char* family : {"gpt2", "llama"}) {
     ModelSpec model = SmallModel(0, 4, 2500, 256);

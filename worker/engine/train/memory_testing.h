@@ -67,7 +67,7 @@ inline void SetTwoAdapters(ModelSpec& model) {
 
 inline void CheckPrediction(const ModelSpec& model, int64_t micro_batch,
                             const std::string& precision, int64_t recomputed,
-                            std::optional<MaskedGrowth> growth = std::nullopt) {
+                            std::optional<PhaseGrowth> growth = std::nullopt) {
   SCOPED_TRACE(std::to_string(model.layers) + " layers, " + precision + ", " +
                std::to_string(recomputed) + " recomputed");
   JobSpec job = TinyJob(2 * micro_batch);

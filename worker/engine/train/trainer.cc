@@ -36,7 +36,9 @@ Result<StepReport> Trainer::Step() {
   WEFT_RETURN_IF_ERROR(weights_.Prepare(counters_.step));
 
   const bool loss_fails = !Failpoint("trainer.loss").ok();
-  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(loss_fails || ReplacesUpdate(), report));
+  const bool alone =
+      loss_fails || ReplacesUpdate() || techniques_.RunsAlone(Scheduled(counters_.step).step);
+  WEFT_ASSIGN_OR_RETURN(StepBatches batches, TakeBatches(alone, report));
   WEFT_RETURN_IF_ERROR(Replay(batches, report));
   WEFT_RETURN_IF_ERROR(SendNumbers(report));
   context.numbers = on_gpu() ? numbers_.device() : nullptr;
@@ -248,7 +250,8 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
               .gate = update.gate,
               .loss_scale = report.loss_scale,
               .targets = report.targets,
-              .part_targets = part_targets_}));
+              .part_targets = part_targets_,
+              .step = Scheduled(counters_.step).step}));
   if (offloaded_ == nullptr) WEFT_RETURN_IF_ERROR(totals_.Fetch());
   if (ReplacesUpdate()) return OkStatus();
   if (offloaded_ != nullptr) return offloaded_->Update(update, counters_.step, report.seconds);
@@ -256,6 +259,7 @@ Status Trainer::EnqueueUpdate(StepReport& report) {
     ProfileScope scope(context.profiler, "update");
     WEFT_RETURN_IF_ERROR(updaters_.main().Update(context, update));
   }
+  WEFT_RETURN_IF_ERROR(techniques_.AfterUpdate(state));
   if (!ranks_.updated_parts().empty()) {
     WEFT_RETURN_IF_ERROR(clock_.Mark(context, "optimizer", &PhaseSeconds::optimizer));
     WEFT_RETURN_IF_ERROR(ranks_.GatherParameters(report.seconds));

@@ -290,6 +290,24 @@ TEST_F(TrainerOnCuda, MasksOfGrowthFollowTheCpu) {
   }
 }
 
+// Three steps with updates of their own, and then recorded ones.
+TEST_F(TrainerOnCuda, UpdatesOfWhatGrowthHasAddedFollowTheCpu) {
+  RandomTokens data(50, 16);
+  for (const char* optimizer : {"adamw", "muon"}) {
+    SCOPED_TRACE(optimizer);
+    JobSpec job = JobOnCuda();
+    job.optimizer.name = optimizer;
+    PhaseGrowth growth{job.model, {}};
+    growth.before.width /= 2;
+    growth.before.heads /= 2;
+    growth.growth.method = "sparkling";
+    growth.growth.rewarm_steps = 2;
+    SetPhaseGrowth(growth, job);
+    Compare(job, TinyPlan("fp32", 2, 2), data, 6);
+    if (optimizer == std::string("adamw")) Compare(job, TinyPlan("bf16"), data, 6);
+  }
+}
+
 TEST_F(TrainerOnCuda, TrainingOfStructuredMatricesFollowsTheCpu) {
   RandomTokens data(50, 16);
   for (const char* kind : {"monarch", "pixelfly"}) {

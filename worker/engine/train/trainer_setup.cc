@@ -1,6 +1,8 @@
 #include "worker/engine/train/trainer.h"
 
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "common/spec/deterministic_mesh.h"
 #include "common/spec/local_steps.h"
 #include "common/spec/micro_batch_order.h"
+#include "common/spec/phases.h"
 #include "common/spec/pipeline_parallel.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/shard_ranks.h"
@@ -136,6 +139,13 @@ void SetPeakRates(const JobSpec& job, ParameterSet& parameters) {
   }
 }
 
+std::vector<std::unique_ptr<Technique>> TechniquesOf(const TrainerParts& parts,
+                                                     const JobSpec& job) {
+  const std::optional<PhaseGrowth> growth = RewarmedGrowthOf(job);
+  return TrainingTechniques(
+      {.model = parts.model->spec(), .train = job.train, .growth = growth ? &*growth : nullptr});
+}
+
 JobSpec WithoutUpdateState(JobSpec job) {
   job.optimizer = StatelessOptimizer();
   return job;
@@ -167,8 +177,7 @@ Trainer::Trainer(const JobSpec& job, const Plan& plan, const TrainerParts& parts
       plan_(plan),
       parts_(parts),
       ranks_(parts),
-      techniques_(parts.model->techniques(),
-                  TrainingTechniques({.model = parts.model->spec(), .train = job_.train})),
+      techniques_(parts.model->techniques(), TechniquesOf(parts, job_)),
       weights_(parts.context, parts.model, &techniques_),
       sequences_(parts, &ranks_, &techniques_,
                  {.schedule = BatchSchedule(job_.train),
