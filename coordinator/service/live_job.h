@@ -77,6 +77,7 @@ struct LiveJob {
   Reason interrupted_by = Reason::kNone;
   AttemptHistory history;               ///< Of the attempts that have ended.
   StepTimer steps;                      ///< Of the newest attempt.
+  QuietTimes quiet;                     ///< Of all attempts that this coordinator saw.
   std::optional<double> start_seconds;  ///< The longest from dispatch to training.
   HeapOptional<Plan> next_plan;         ///< For which it was stopped.
   HeapOptional<BeforeScaleUp> before;   ///< How it ran before it last grew.

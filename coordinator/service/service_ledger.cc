@@ -45,6 +45,7 @@ void Service::CountTimesLater() {
 }
 
 void Service::CountTimes(LiveJob& live) {
+  NoteAwake();
   const JobRecord& job = live.current.job;
   const AttemptRecord* running =
       live.current.attempt && !live.current.attempt->ended_at ? &*live.current.attempt : nullptr;
