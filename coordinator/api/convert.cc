@@ -74,6 +74,8 @@ v1::Job ToMessage(const JobView& view) {
   ledger.set_rework_seconds(view.ledger.rework_seconds);
   ledger.set_checkpoint_seconds(view.ledger.checkpoint_seconds);
   ledger.set_recovery_seconds(view.ledger.recovery_seconds);
+  ledger.set_data_wait_seconds(view.ledger.data_wait_seconds);
+  ledger.set_straggler_seconds(view.ledger.straggler_seconds);
   return message;
 }
 

@@ -37,6 +37,7 @@ struct PlacementTrack {
   std::chrono::nanoseconds expected_from{0};          ///< Nobody can have named them before.
   PlacementActivity activity;                         ///< As last reported; empty before.
   std::vector<RankPace> paces;                        ///< Likewise.
+  double data_wait_seconds = 0;                       ///< Likewise.
 };
 
 /// An answer of the planner, and to what.

@@ -67,7 +67,9 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   evaluation_seconds_ += steps * p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
-  ledger_.OnStep(clock_.Monotonic(), progress.step, FromSeconds(progress.step_seconds));
+  // What steps waited for is a stall, as all between them.
+  const double worked = progress.step_seconds - p.data - p.checkpoint_stall - p.evaluation;
+  ledger_.OnStep(clock_.Monotonic(), progress.step, FromSeconds(std::max(0.0, worked)));
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveNumerics(job_id(), progress);
