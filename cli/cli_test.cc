@@ -323,6 +323,11 @@ TEST(TimeText, NamesTheClassesThatTookTime) {
   ledger.set_starting_seconds(10);
   ledger.set_recovery_seconds(20);
   EXPECT_EQ(TimeText(ledger), "2m00s, 75.0% of it useful; starting 10.0s, recovery 20.0s");
+  ledger.set_data_wait_seconds(20);
+  ledger.set_straggler_seconds(40);
+  EXPECT_EQ(TimeText(ledger),
+            "3m00s, 50.0% of it useful; starting 10.0s, recovery 20.0s, waiting for data 20.0s, "
+            "waiting for stragglers 40.0s");
 }
 
 TEST(Follow, EndsWithWhatTheTimeOfTheJobWentTo) {

@@ -51,6 +51,22 @@ TEST_F(EnvTest, ReadsBackWhatItWrote) {
   EXPECT_EQ((*mapped)->bytes()[4], std::byte{'o'});
 }
 
+TEST_F(EnvTest, ReadsBackALargeFileThatWentToTheDiskInParts) {
+  std::string text(size_t{37} << 20, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2654435761u >> 13);
+  auto file = env_.NewWritableFile(Path("large"));
+  ASSERT_TRUE(file.ok());
+  // In appends that end within a window, at its end, and after several.
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t size = begin == 0 ? 5 : begin == 5 ? (size_t{16} << 20) - 5 : text.size() - begin;
+    ASSERT_TRUE((*file)->Append(std::string_view(text).substr(begin, size)).ok());
+    begin += size;
+  }
+  ASSERT_TRUE((*file)->Sync().ok());
+  ASSERT_TRUE((*file)->Close().ok());
+  EXPECT_TRUE(*ReadFile(env_, Path("large")) == text);
+}
+
 TEST_F(EnvTest, ReadsAtAnOffsetAndCallsAShortFileCorrupt) {
   Write(Path("f"), "0123456789");
   std::array<std::byte, 4> out{};

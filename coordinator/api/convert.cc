@@ -74,6 +74,8 @@ v1::Job ToMessage(const JobView& view) {
   ledger.set_rework_seconds(view.ledger.rework_seconds);
   ledger.set_checkpoint_seconds(view.ledger.checkpoint_seconds);
   ledger.set_recovery_seconds(view.ledger.recovery_seconds);
+  ledger.set_data_wait_seconds(view.ledger.data_wait_seconds);
+  ledger.set_straggler_seconds(view.ledger.straggler_seconds);
   return message;
 }
 
@@ -291,13 +293,16 @@ Result<std::vector<RunningAttempt>> FromMessage(
   std::vector<RunningAttempt> attempts;
   for (const v1::RunningAttempt& item : running) {
     WEFT_ASSIGN_OR_RETURN(Progress progress, FromProto<Progress>(item.progress()));
-    attempts.push_back({item.job_id(),
-                        item.epoch(),
-                        std::move(progress),
-                        {"", item.activity(), item.silent_seconds(), item.longest_step_seconds(),
-                         Clip(item.rank_states(), kMaxLineBytes)},
-                        item.checkpoint_seconds(),
-                        item.evaluation_seconds()});
+    attempts.push_back(
+        {item.job_id(),
+         item.epoch(),
+         std::move(progress),
+         {"", item.activity(), item.silent_seconds(), item.longest_step_seconds(),
+          Clip(item.rank_states(), kMaxLineBytes), std::max<int64_t>(item.saved_bytes(), 0),
+          std::max<int64_t>(item.evaluated_sequences(), 0)},
+         item.checkpoint_seconds(),
+         item.evaluation_seconds(),
+         item.data_wait_seconds()});
     for (int i = 0; i < std::min(item.ranks_size(), item.rank_busy_seconds_size()); ++i) {
       attempts.back().paces.push_back({item.ranks(i), "", item.rank_busy_seconds(i)});
     }

@@ -14,12 +14,12 @@ using ::testing::HasSubstr;
 
 PlacementActivity Placement(const std::string& activity, double silent_seconds,
                             double longest_step = 0) {
-  return {"w", activity, silent_seconds, longest_step, "rank 0 sleeping"};
+  return {"w", activity, silent_seconds, longest_step, "rank 0 sleeping", 0, 0};
 }
 
 bool Hangs(const std::vector<PlacementActivity>& placements, double predicted = 0,
            const HangRules& rules = {}) {
-  return FindHang(placements, predicted, rules).has_value();
+  return FindHang(placements, {.step_seconds = predicted}, {}, rules).has_value();
 }
 
 TEST(Hang, OfQuickStepsIsCalledAfterTheLeastTime) {
@@ -38,7 +38,7 @@ TEST(Hang, OfSlowStepsIsCalledAfterFiveOfTheLongestKnown) {
       << "of any placement";
 }
 
-TEST(Hang, WhatIsNoStepMaySeemIdleForLonger) {
+TEST(Hang, WhatNothingIsExpectedOfMaySeemIdleForLonger) {
   for (const char* activity : {"starting", "evaluating", "saving", "loading", "exchanging"}) {
     EXPECT_FALSE(Hangs({Placement(activity, 299, 0.5)})) << activity;
     EXPECT_TRUE(Hangs({Placement(activity, 301, 0.5)})) << activity;
@@ -46,7 +46,7 @@ TEST(Hang, WhatIsNoStepMaySeemIdleForLonger) {
   }
 }
 
-TEST(Hang, OfAFirstStepIsCalledLater) {
+TEST(Hang, OfAFirstStepWithoutAForecastIsCalledLater) {
   EXPECT_FALSE(Hangs({Placement("training", 299)})) << "after the validation of grown weights";
   EXPECT_TRUE(Hangs({Placement("training", 301)}));
   EXPECT_FALSE(Hangs({Placement("training", 499)}, /*predicted=*/100));
@@ -54,8 +54,8 @@ TEST(Hang, OfAFirstStepIsCalledLater) {
 
 TEST(Hang, IsCalledLaterWhereARankWaitsForADisk) {
   const auto hangs = [](double silent_seconds) {
-    return Hangs({{"a", "training", silent_seconds, 0.5, "rank 0 sleeping, rank 1 sleeping"},
-                  {"b", "training", silent_seconds, 0.5, "rank 2 waiting for a disk"}});
+    return Hangs({{"a", "training", silent_seconds, 0.5, "rank 0 sleeping, rank 1 sleeping", 0, 0},
+                  {"b", "training", silent_seconds, 0.5, "rank 2 waiting for a disk", 0, 0}});
   };
   EXPECT_FALSE(hangs(299));
   EXPECT_TRUE(hangs(301));
@@ -64,8 +64,11 @@ TEST(Hang, IsCalledLaterWhereARankWaitsForADisk) {
 TEST(Hang, LimitsAreGivenAsANumberOrFollowFromTheSteps) {
   const auto rules = [](const std::string& text) { return *HangRulesOf(text); };
   EXPECT_EQ(rules("auto").step_seconds, 20);
+  EXPECT_EQ(rules("auto").other_least_seconds, 20);
   EXPECT_EQ(rules("auto").other_seconds, 300);
   EXPECT_EQ(rules("2.5").step_seconds, 2.5);
+  EXPECT_EQ(rules("2.5").other_least_seconds, 3) << "signs of life are looked for each second";
+  EXPECT_EQ(rules("7").other_least_seconds, 7);
   EXPECT_EQ(rules("2.5").other_seconds, 12.5);
   EXPECT_EQ(rules("2.5").step_factor, rules("auto").step_factor);
   EXPECT_FALSE(Hangs({Placement("training", 1e9, 0.5)}, 0, rules("0"))) << "switched off";
@@ -93,8 +96,8 @@ TEST(OddRank, IsTheOneThatDoesNotWaitAsTheOthersDo) {
   const auto odd = [](const std::vector<std::string>& states) {
     std::vector<PlacementActivity> placements;
     for (const std::string& text : states) {
-      placements.push_back(
-          {std::string(1, static_cast<char>('a' + placements.size())), "training", 75, 0.4, text});
+      placements.push_back({std::string(1, static_cast<char>('a' + placements.size())), "training",
+                            75, 0.4, text, 0, 0});
     }
     const std::optional<OddRank> found = FindOddRank(placements);
     return found ? found->rank + " on " + found->worker_id + " " + found->state : "";
@@ -113,15 +116,20 @@ TEST(OddRank, IsTheOneThatDoesNotWaitAsTheOthersDo) {
 }
 
 TEST(Hang, IsSaidWithWhoDoesWhat) {
-  std::vector<PlacementActivity> placements = {{"a", "training", 75, 0.4, "rank 0 sleeping"},
-                                               {"b", "training", 90, 0.4, "rank 1 stopped"}};
-  EXPECT_THAT(*FindHang(placements, 0, {}),
+  std::vector<PlacementActivity> placements = {{"a", "training", 75, 0.4, "rank 0 sleeping", 0, 0},
+                                               {"b", "training", 90, 0.4, "rank 1 stopped", 0, 0}};
+  EXPECT_THAT(*FindHang(placements, {}, {}, {}),
               AllOf(HasSubstr("no step was made for 75 s, at most 20 s are expected (steps took up "
                               "to 0.4 s)"),
                     HasSubstr("a: training, rank 0 sleeping; b: training, rank 1 stopped; rank 1 "
                               "on worker b seems to be what the others wait for: it is stopped")));
-  EXPECT_THAT(*FindHang(std::vector{Placement("starting", 400)}, 2, {}),
-              HasSubstr("no sign of life while starting for 400 s, at most 300 s are expected"));
+  const ActivityForecast forecast{.step_seconds = 2};
+  EXPECT_THAT(*FindHang(std::vector{Placement("starting", 400)}, forecast, {}, {}),
+              HasSubstr("no sign of life while starting for 400 s, at most 300 s are expected (a "
+                        "step took up to 2.0 s)"));
+  EXPECT_THAT(*FindHang(std::vector{Placement("training", 25)}, forecast, {}, {}),
+              HasSubstr("no sign of life in the first step for 25 s, at most 20 s are expected (it "
+                        "should take 2.0 s)"));
 }
 
 }  // namespace

@@ -32,22 +32,30 @@ void SeeStep(const StepSighting& seen, AttemptRecord& attempt) {
   const double others = (seen.checkpoint_seconds - times.checkpoint_seconds) +
                         (seen.evaluation_seconds - times.evaluation_seconds);
   const double in_steps = std::max(0.0, seen.at - times.step_at - std::max(0.0, others));
+  // What steps waited for is neither useful nor rework. A straggler that waits for data is late for
+  // that reason, and not a second time.
+  const double waited = std::clamp(seen.data_wait_seconds - times.data_wait_seconds, 0.0, in_steps);
+  const auto made = static_cast<double>(std::max<int64_t>(seen.step - times.step, 0));
+  const double held_up = std::clamp(made * seen.excess_seconds - waited, 0.0, in_steps - waited);
+  const double worked = in_steps - waited - held_up;
   if (seen.step > times.step) {
     const int64_t steps = seen.step - times.step;
     const int64_t again = std::clamp<int64_t>(times.done_before - times.step, 0, steps);
     const int64_t dropped =
         std::clamp<int64_t>(seen.skipped_steps - times.skipped_steps, 0, steps - again);
     times.rework_seconds +=
-        in_steps * static_cast<double>(again + dropped) / static_cast<double>(steps);
+        worked * static_cast<double>(again + dropped) / static_cast<double>(steps);
   } else {
     times.done_before = std::max(times.done_before, times.step);  // it went back
-    times.rework_seconds += in_steps;
+    times.rework_seconds += worked;
   }
   times.step = seen.step;
   times.step_at = std::max(times.step_at, seen.at);
   times.skipped_steps = seen.skipped_steps;
   times.checkpoint_seconds = std::max(times.checkpoint_seconds, seen.checkpoint_seconds);
   times.evaluation_seconds = std::max(times.evaluation_seconds, seen.evaluation_seconds);
+  times.data_wait_seconds = std::max(times.data_wait_seconds, seen.data_wait_seconds);
+  times.straggler_seconds += held_up;
 }
 
 void AddAttempt(const AttemptRecord& attempt, double until, Ledger& ledger) {
@@ -63,10 +71,17 @@ void AddAttempt(const AttemptRecord& attempt, double until, Ledger& ledger) {
   ledger.recovery_seconds += end - lived;
   const double span = lived - training;
   const double checkpoint = std::clamp(times.checkpoint_seconds, 0.0, span);
-  const double rework = std::clamp(times.rework_seconds, 0.0, span - checkpoint);
+  double left = span - checkpoint;
+  const auto take = [&left](double seconds) {
+    const double taken = std::clamp(seconds, 0.0, left);
+    left -= taken;
+    return taken;
+  };
   ledger.checkpoint_seconds += checkpoint;
-  ledger.rework_seconds += rework;
-  ledger.useful_seconds += span - checkpoint - rework;
+  ledger.data_wait_seconds += take(times.data_wait_seconds);
+  ledger.straggler_seconds += take(times.straggler_seconds);
+  ledger.rework_seconds += take(times.rework_seconds);
+  ledger.useful_seconds += left;
 }
 
 void LedgerAccount::Close(const AttemptRecord& attempt) {

@@ -16,10 +16,12 @@ struct Ledger {
   double rework_seconds = 0;
   double checkpoint_seconds = 0;
   double recovery_seconds = 0;
+  double data_wait_seconds = 0;
+  double straggler_seconds = 0;
 
   double Total() const {
     return queued_seconds + starting_seconds + useful_seconds + rework_seconds +
-           checkpoint_seconds + recovery_seconds;
+           checkpoint_seconds + recovery_seconds + data_wait_seconds + straggler_seconds;
   }
 };
 
@@ -31,6 +33,8 @@ struct StepSighting {
   int64_t skipped_steps = 0;
   double checkpoint_seconds = 0;  ///< Of the attempt so far, as is evaluation_seconds.
   double evaluation_seconds = 0;
+  double data_wait_seconds = 0;  ///< Of the attempt so far, of the rank that waited longest.
+  double excess_seconds = 0;     ///< By which a straggler makes each step longer; 0: there is none.
 };
 
 /// Takes what is new of the steps of an attempt into its times. Steps between two sightings are

@@ -126,6 +126,61 @@ TEST(Ledger, CallsTheTimeOfDroppedUpdatesAndOfGoingBackRework) {
   Expect(ledger, {0, 0, 11, 9, 0, 0});
 }
 
+TEST(Ledger, CallsWaitsForDataAndForAStragglerNeitherUsefulNorRework) {
+  AttemptRecord last = Attempt(1, 0);
+  last.last_step = 5;
+  AttemptRecord attempt = Attempt(2, 0);
+  attempt.times = TimesOfNext(&last, {});
+  SeeStep(At(1, 1), attempt);
+  // Nine steps in 20 s: 4 s of waiting for data, then 0.5 s a step for a straggler that waited for
+  // that data, too. Four of the nine are made again.
+  StepSighting seen = At(21, 10);
+  seen.data_wait_seconds = 4;
+  seen.excess_seconds = 0.5;
+  SeeStep(seen, attempt);
+  // In the next five seconds it waits for nothing.
+  StepSighting later = At(26, 15);
+  later.data_wait_seconds = 4;
+  later.excess_seconds = 0.5;
+  SeeStep(later, attempt);
+  Ledger ledger;
+  AddAttempt(attempt, kBegin + 26, ledger);
+  EXPECT_NEAR(ledger.data_wait_seconds, 4, 1e-6);
+  EXPECT_NEAR(ledger.straggler_seconds, (9 * 0.5 - 4) + 5 * 0.5, 1e-6);
+  EXPECT_NEAR(ledger.rework_seconds, 1 + (20 - 4 - 0.5) * 4 / 9, 1e-6);
+  EXPECT_NEAR(ledger.Total(), 26, 1e-6);
+}
+
+TEST(Ledger, HasTheUsefulTimeThatTheStepsThemselvesTook) {
+  // What a run did, second by second; the ledger sees a report of every third step.
+  AttemptRecord attempt = Attempt(1, 2);
+  attempt.times = TimesOfNext(nullptr, {});
+  double now = 5, useful = 0, data = 0, saves = 0;
+  for (int64_t step = 1; step <= 300; ++step) {
+    const double waited = step % 7 == 0 ? 1.5 : 0.05, worked = 0.4 + 0.01 * (step % 11);
+    const double saved = step % 50 == 0 ? 2 : 0;
+    now += waited + worked + saved;
+    useful += worked;
+    data += waited;
+    saves += saved;
+    if (step > 1 && step % 3 != 0) continue;
+    StepSighting seen = At(now, step, waited + worked + saved);
+    seen.data_wait_seconds = data;
+    seen.checkpoint_seconds = saves;
+    SeeStep(seen, attempt);
+  }
+  attempt.ended_at = kBegin + now;
+  JobRecord job = Job();
+  job.ended_at = kBegin + now;
+  const Ledger ledger = LedgerOf(job, std::array{attempt}, kBegin + now);
+  EXPECT_NEAR(ledger.useful_seconds, useful, 0.01 * useful);
+  EXPECT_NEAR(ledger.data_wait_seconds, data, 1e-6);
+  EXPECT_NEAR(ledger.checkpoint_seconds, saves, 1e-6);
+  EXPECT_NEAR(ledger.queued_seconds + ledger.starting_seconds + ledger.rework_seconds +
+                  ledger.recovery_seconds + data + saves + useful,
+              now, 0.01 * now);
+}
+
 TEST(Ledger, DoesNotCallSavesAndValidationRework) {
   AttemptRecord last = Attempt(1, 0);
   last.last_step = 10;
@@ -153,6 +208,8 @@ TEST(Ledger, SumsToTheWallTimeWhateverIsReported) {
   attempt.times.training_at = kBegin + 2;
   StepSighting seen = At(9, 4, 100);
   seen.checkpoint_seconds = 50;
+  seen.data_wait_seconds = 40;
+  seen.excess_seconds = 30;
   SeeStep(seen, attempt);
   SeeStep(At(8, 6, 1), attempt);
   attempt.times.rework_seconds = 70;
@@ -160,9 +217,9 @@ TEST(Ledger, SumsToTheWallTimeWhateverIsReported) {
   attempt.ended_at = kBegin + 20;
   const Ledger ledger = LedgerOf(Job(), std::array{attempt}, kBegin + 30);
   EXPECT_NEAR(ledger.Total(), 30, 1e-9);
-  for (double seconds :
-       {ledger.queued_seconds, ledger.starting_seconds, ledger.useful_seconds,
-        ledger.rework_seconds, ledger.checkpoint_seconds, ledger.recovery_seconds}) {
+  for (double seconds : {ledger.queued_seconds, ledger.starting_seconds, ledger.useful_seconds,
+                         ledger.rework_seconds, ledger.checkpoint_seconds, ledger.recovery_seconds,
+                         ledger.data_wait_seconds, ledger.straggler_seconds}) {
     EXPECT_GE(seconds, 0);
   }
 }

@@ -30,7 +30,7 @@ std::optional<Straggler> SlowestRank(const Mesh& mesh, std::span<const RankPace>
     const RankPace& last = group.back();
     const double times = last.busy_seconds / median;
     if (times < ratio || (slowest && times <= slowest->ratio)) continue;
-    slowest = Straggler{last.rank, last.worker_id, times};
+    slowest = Straggler{last.rank, last.worker_id, times, last.busy_seconds - median};
   }
   return slowest;
 }

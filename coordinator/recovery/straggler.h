@@ -29,7 +29,8 @@ struct RankPace {
 struct Straggler {
   int64_t rank = 0;
   std::string worker_id;
-  double ratio = 0;  ///< Times the median of its group.
+  double ratio = 0;           ///< Times the median of its group.
+  double excess_seconds = 0;  ///< Of a step, beyond that median.
 
   /// "rank 2 on worker b takes 1.31 times as long for its part of a step as ranks with the same
   /// part"

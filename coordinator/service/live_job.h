@@ -37,6 +37,7 @@ struct PlacementTrack {
   std::chrono::nanoseconds expected_from{0};          ///< Nobody can have named them before.
   PlacementActivity activity;                         ///< As last reported; empty before.
   std::vector<RankPace> paces;                        ///< Likewise.
+  double data_wait_seconds = 0;                       ///< Likewise.
 };
 
 /// An answer of the planner, and to what.
@@ -77,6 +78,7 @@ struct LiveJob {
   Reason interrupted_by = Reason::kNone;
   AttemptHistory history;               ///< Of the attempts that have ended.
   StepTimer steps;                      ///< Of the newest attempt.
+  QuietTimes quiet;                     ///< Of all attempts that this coordinator saw.
   std::optional<double> start_seconds;  ///< The longest from dispatch to training.
   HeapOptional<Plan> next_plan;         ///< For which it was stopped.
   HeapOptional<BeforeScaleUp> before;   ///< How it ran before it last grew.

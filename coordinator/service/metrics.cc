@@ -293,6 +293,8 @@ void Metrics::JobTime(const Ledger& more) {
   add("rework", more.rework_seconds);
   add("checkpoint", more.checkpoint_seconds);
   add("recovery", more.recovery_seconds);
+  add("data_wait", more.data_wait_seconds);
+  add("straggler", more.straggler_seconds);
 }
 
 void Metrics::AttemptFailed(Reason reason) {

@@ -311,6 +311,7 @@ void Service::Committed(const std::string& job_id, const Transaction& change,
       }
       live.dispatched_at = clock_.Monotonic();
       live.steps = StepTimer();
+      live.quiet.NextAttempt();
       live.next_plan.reset();
       live.planned.reset();
     }

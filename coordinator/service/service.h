@@ -289,6 +289,13 @@ class Service {
   // service_stops.cc: attempts that do not end by themselves, and when to try again. On the loop.
   /// What the placements of its newest attempt do that are not gone.
   std::vector<PlacementActivity> Activities(const LiveJob& live) const;
+  /// What is known beforehand of the times of its newest attempt.
+  ActivityForecast ForecastOfAttempt(const LiveJob& live) const;
+  /// Called now and then: finds out when the loop was held up, as when its process was stopped.
+  void NoteAwake();
+  /// Takes off silences what was before the ranks could reach this coordinator, whose answers all
+  /// but steps may need.
+  void ForgiveOutages(std::vector<PlacementActivity>& activities) const;
   void CheckHang(const std::string& job_id);
   void DrainJobsOn(const std::string& worker_id);
   /// The ranks were asked to stop: looks once the limit has passed, for the `round`th time.
@@ -563,6 +570,8 @@ class Service {
   /// Mean of |measured - predicted| / measured time of a step, newer runs counting more.
   double prediction_error_ = SchedulerRules().prediction_error;
   std::optional<Duration> lease_timer_;
+  Duration looked_at_{0};                                  ///< Last NoteAwake.
+  Duration awake_since_{0};                                ///< The loop was not held up since.
   std::map<const WorkerLink*, std::string> link_workers_;  ///< Attached links to worker ids.
   std::map<std::pair<std::string, JobState>, int64_t> job_counts_;  ///< Of live_, by queue.
   int64_t worker_counts_[kWorkerStates] = {};                       ///< Of sessions_, by state.

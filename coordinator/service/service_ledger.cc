@@ -16,15 +16,23 @@ Ledger Difference(const Ledger& now, const Ledger& before) {
           now.useful_seconds - before.useful_seconds,
           now.rework_seconds - before.rework_seconds,
           now.checkpoint_seconds - before.checkpoint_seconds,
-          now.recovery_seconds - before.recovery_seconds};
+          now.recovery_seconds - before.recovery_seconds,
+          now.data_wait_seconds - before.data_wait_seconds,
+          now.straggler_seconds - before.straggler_seconds};
 }
 
 }  // namespace
 
 void Service::SeeTimes(LiveJob& live, const RunningAttempt& item) {
-  SeeStep({clock_.UnixSeconds(), item.progress.step, item.progress.step_seconds,
-           item.progress.skipped_steps, item.checkpoint_seconds, item.evaluation_seconds},
-          *live.current.attempt);
+  StepSighting seen{clock_.UnixSeconds(),       item.progress.step,
+                    item.progress.step_seconds, item.progress.skipped_steps,
+                    item.checkpoint_seconds,    item.evaluation_seconds};
+  // All ranks waited for the one that waited longest.
+  for (const auto& [worker_id, track] : live.placements) {
+    seen.data_wait_seconds = std::max(seen.data_wait_seconds, track.data_wait_seconds);
+  }
+  if (const auto& named = live.straggler.named()) seen.excess_seconds = named->excess_seconds;
+  SeeStep(seen, *live.current.attempt);
   ShowTimes(live);
 }
 
@@ -37,6 +45,7 @@ void Service::ShowTimes(const LiveJob& live) {
 }
 
 void Service::CountTimesLater() {
+  NoteAwake();
   loop_.PostAfter(kCountEvery, [this] {
     for (auto& [id, live] : live_) CountTimes(*live);
     ShowSuspicions();

@@ -88,6 +88,34 @@ TEST_F(ServiceLedgerTest, CountsTheTimeOfAllJobsOnce) {
   EXPECT_NEAR(Counted("useful"), ledger.useful_seconds, 1e-6);
 }
 
+TEST_F(ServiceLedgerTest, CallsWaitsForDataOfAnyRankAClassOfTheirOwn) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  const std::string id = Submit(2)->view.job.id;
+  for (const auto& link : {a, b}) {
+    ASSERT_TRUE(link->Saw("start " + id + " 1"));
+    Report(link, id, 1, PlacementEvent::kTraining);
+  }
+  ASSERT_EQ(AwaitState(id, JobState::kRunning), JobState::kRunning);
+  // Rank 1 waits for data for 0.4 of each second, rank 0 for rank 1.
+  double useful = 0;
+  for (int step = 1; step <= 30; ++step) {
+    RunningAttempt waits = At(id, 1, step), first = waits;
+    waits.data_wait_seconds = 0.4 * step;
+    useful += waits.progress.step_seconds - 0.4;
+    Pass(1, {b}, {waits});
+    const int64_t sequence = ++heartbeats_;
+    service_->Heartbeat(a, sequence, {first}, false);
+    ASSERT_TRUE(a->Saw("heartbeat " + std::to_string(sequence)));
+  }
+  const Ledger ledger = service_->Get(id)->ledger;
+  EXPECT_NEAR(ledger.data_wait_seconds, 12, 1e-6);
+  EXPECT_NEAR(ledger.useful_seconds, useful, 1.01) << "as the steps say";
+  EXPECT_NEAR(ledger.starting_seconds + ledger.data_wait_seconds + useful, 30, 1.01);
+  Pass(11, {a}, {At(id, 1, 30)});  // it is counted every five seconds
+  EXPECT_NEAR(Counted("data_wait"), 12, 1e-6);
+}
+
 TEST_F(ServiceLedgerTest, KnowsThatAnAttemptGoesOnFromASnapshot) {
   auto a = Attach("a");
   const std::string id = Submit(1)->view.job.id;

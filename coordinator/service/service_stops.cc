@@ -18,6 +18,9 @@ constexpr int kMostStopRounds = 10;
 /// They may be silent for this many of their longest steps.
 constexpr double kStepsToStop = 3;
 
+/// The loop is never at rest for so long unless it is held up: it counts times every five seconds.
+constexpr std::chrono::seconds kLongestNap{10};
+
 }  // namespace
 
 std::vector<PlacementActivity> Service::Activities(const LiveJob& live) const {
@@ -32,7 +35,38 @@ std::vector<PlacementActivity> Service::Activities(const LiveJob& live) const {
   return activities;
 }
 
+ActivityForecast Service::ForecastOfAttempt(const LiveJob& live) const {
+  const AttemptRecord& attempt = *live.current.attempt;
+  std::vector<MachineRates> machines;
+  for (const PlacementRecord& placement : attempt.placements) {
+    MachineRates rates{.ranks = std::ssize(placement.ranks)};
+    if (const auto it = sessions_.find(placement.worker_id); it != sessions_.end()) {
+      rates.copy_bytes_per_second = it->second.profile.copy_bytes_per_second;
+      rates.disk_write_bytes_per_second = it->second.profile.disk_write_bytes_per_second;
+    }
+    machines.push_back(rates);
+  }
+  return ForecastOf(attempt.plan, live.Phase().train.global_batch, machines);
+}
+
+void Service::NoteAwake() {
+  const Duration now = clock_.Monotonic();
+  if (now - looked_at_ > kLongestNap) awake_since_ = now;
+  looked_at_ = now;
+}
+
+void Service::ForgiveOutages(std::vector<PlacementActivity>& activities) const {
+  const Duration now = clock_.Monotonic();
+  for (PlacementActivity& placement : activities) {
+    const auto session = sessions_.find(placement.worker_id);
+    if (placement.activity == "training" || session == sessions_.end()) continue;
+    const Duration since = std::max(session->second.registered_at, awake_since_);
+    placement.silent_seconds = std::min(placement.silent_seconds, ToSeconds(now - since));
+  }
+}
+
 void Service::CheckHang(const std::string& job_id) {
+  NoteAwake();
   const auto it = live_.find(job_id);
   if (it == live_.end() || !it->second->current.attempt) return;
   LiveJob& live = *it->second;
@@ -48,11 +82,14 @@ void Service::CheckHang(const std::string& job_id) {
                    })) {
     return;
   }
+  std::vector<PlacementActivity> activities = Activities(live);
+  live.quiet.See(activities);
+  ForgiveOutages(activities);
   const std::optional<std::string> why =
-      FindHang(Activities(live), attempt.plan.prediction.step_seconds, options_.hang);
+      FindHang(activities, ForecastOfAttempt(live), live.quiet, options_.hang);
   if (!why) return;
   WEFT_LOG_WARNING << "job " << job_id << ", attempt " << attempt.epoch << ": " << *why;
-  if (const std::optional<OddRank> odd = FindOddRank(Activities(live))) {
+  if (const std::optional<OddRank> odd = FindOddRank(activities)) {
     Blame(odd->worker_id, job_id, Reason::kHung);
   }
   Change(

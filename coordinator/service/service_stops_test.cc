@@ -114,10 +114,40 @@ TEST_F(ServiceStopsTest, AStartWithoutAnySignOfLifeIsEnded) {
   const std::string id = Submit(1)->view.job.id;
   ASSERT_TRUE(a->Saw("start " + id + " 1"));
   service_->Report(a, id, {"", 1, PlacementEvent::kStarted, Reason::kNone, "", ""});
-  Beat(a, {Running(id, 1, "starting", 290)});
+  Pass(310, {a}, {Running(id, 1, "starting", 290)});
   EXPECT_FALSE(a->Saw("stop", milliseconds(20)));
   EXPECT_TRUE(BeatUntil(a, {Running(id, 1, "starting", 310)}, "stop " + id + " 1"));
   EXPECT_TRUE(HasEvent(id, "hung", "no sign of life while starting"));
+}
+
+TEST_F(ServiceStopsTest, AStartThatWaitedForACoordinatorOutOfReachIsNotEnded) {
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id, {"", 1, PlacementEvent::kStarted, Reason::kNone, "", ""});
+  Pass(310, {a}, {Running(id, 1, "starting", 1)});
+  service_->Detach(a);
+  a = Attach("a", 0, {Running(id, 1, "starting", 309)});
+  Beat(a, {Running(id, 1, "starting", 310)});
+  EXPECT_FALSE(a->Saw("stop", milliseconds(20))) << "what it asked for may come now";
+  Pass(290, {a}, {Running(id, 1, "starting", 600)});
+  EXPECT_FALSE(a->Saw("stop", milliseconds(20)));
+  Pass(11, {a}, {Running(id, 1, "starting", 611)});
+  EXPECT_TRUE(BeatUntil(a, {Running(id, 1, "starting", 612)}, "stop " + id + " 1"));
+}
+
+TEST_F(ServiceStopsTest, AStartIsNotEndedByACoordinatorThatWasItselfHeldUp) {
+  options_.lease = seconds(1000);
+  StartService();
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  service_->Report(a, id, {"", 1, PlacementEvent::kStarted, Reason::kNone, "", ""});
+  Pass(2, {a}, {Running(id, 1, "starting", 1)});
+  Pass(320, {}, {});  // its loop runs, but nobody's heartbeat comes
+  clock_.Advance(seconds(320));
+  Beat(a, {Running(id, 1, "starting", 640)});
+  EXPECT_FALSE(a->Saw("stop", milliseconds(20)));
 }
 
 TEST_F(ServiceStopsTest, ACancelKillsRanksThatDoNotStop) {

@@ -63,6 +63,8 @@ TEST_F(ServiceStragglersTest, AreNamedWithTheirMachine) {
   EXPECT_THAT(service_->Get(id)->job.message, HasSubstr("rank 1 on worker b"));
   EXPECT_THAT(metrics_.Text(),
               HasSubstr("weft_coord_straggler_ratio{run=\"" + id + "\",worker=\"b\"} 1.3"));
+  EXPECT_NEAR(service_->Get(id)->ledger.straggler_seconds, 4 * 0.3, 1e-6)
+      << "four steps since it was named, each 0.3 s longer than without it";
   EXPECT_GT(service_->Workers()[1].suspicion, 0);
   EXPECT_EQ(service_->Workers()[0].suspicion, 0);
   // The first of these heartbeats is looked at before the others come.

@@ -179,6 +179,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     live.placements[worker_id].listed_at = clock_.Monotonic();
     live.placements[worker_id].activity = item.activity;
     live.placements[worker_id].paces = item.paces;
+    live.placements[worker_id].data_wait_seconds = item.data_wait_seconds;
     const bool first = HasFirstRank(*live.current.attempt, *placement);
     if (first && !placement->ranks.empty()) SeeTimes(live, item);
     JobState state = live.current.job.state;

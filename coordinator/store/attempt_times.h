@@ -18,6 +18,8 @@ struct AttemptTimes {
   double checkpoint_seconds = 0;
   double evaluation_seconds = 0;
   double rework_seconds = 0;
+  double data_wait_seconds = 0;
+  double straggler_seconds = 0;
 
   bool operator==(const AttemptTimes&) const = default;
 
@@ -42,6 +44,10 @@ struct AttemptTimes {
     visit(Field("evaluation_seconds", "In validation.").Unit("seconds"), self.evaluation_seconds);
     visit(Field("rework_seconds", "In steps that were made before, or dropped.").Unit("seconds"),
           self.rework_seconds);
+    visit(Field("data_wait_seconds", "Steps waited for data.").Unit("seconds"),
+          self.data_wait_seconds);
+    visit(Field("straggler_seconds", "Ranks waited for a straggler.").Unit("seconds"),
+          self.straggler_seconds);
   }
 };
 

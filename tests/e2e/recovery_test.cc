@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <thread>
 
 #include "common/clock.h"
 #include "tests/framework/cluster.h"
@@ -22,7 +24,8 @@ using ::testing::HasSubstr;
 
 double Total(const v1::Ledger& ledger) {
   return ledger.queued_seconds() + ledger.starting_seconds() + ledger.useful_seconds() +
-         ledger.rework_seconds() + ledger.checkpoint_seconds() + ledger.recovery_seconds();
+         ledger.rework_seconds() + ledger.checkpoint_seconds() + ledger.recovery_seconds() +
+         ledger.data_wait_seconds() + ledger.straggler_seconds();
 }
 
 Environment SlowSteps(int milliseconds) {
@@ -103,6 +106,45 @@ TEST(Recovery, TheLedgerSumsToTheWallTimeThroughFailures) {
   EXPECT_GE(ledger.rework_seconds() + 0.1, before.rework_seconds());
   EXPECT_GE(ledger.recovery_seconds(), before.recovery_seconds() - 1e-6);
   CheckMetrics(cluster.CoordinatorMetrics());
+}
+
+TEST(Recovery, TheUsefulTimeOfTheLedgerIsThatOfTheStepsWithoutWaitsForData) {
+  constexpr int64_t kSteps = 60;
+  constexpr double kWaitSeconds = 0.06;
+  Cluster cluster({.workers = 1,
+                   .ranks = {{"WEFT_FAILPOINTS",
+                              "trainer.before_step=sleep:40,trainer.wait_for_data=sleep:60"}}});
+  v1::JobSpec spec = cluster.TinyJob("starved", kSteps);
+  spec.mutable_checkpoint()->set_every_steps(1000);
+  const std::string id = cluster.Submit(spec);
+  // What the steps themselves say, those of them that are seen.
+  std::map<int64_t, double> step_seconds;
+  v1::Job job = cluster.Get(id);
+  while (job.state() != v1::SUCCEEDED && job.state() != v1::FAILED &&
+         !::testing::Test::HasFailure()) {
+    if (job.progress().step() > 1) {
+      step_seconds[job.progress().step()] = job.progress().step_seconds();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    job = cluster.Get(id);
+  }
+  ASSERT_EQ(job.state(), v1::SUCCEEDED) << job.message();
+  ASSERT_GE(step_seconds.size(), 5u);
+  double mean = 0;
+  for (const auto& [step, took] : step_seconds) {
+    mean += took / static_cast<double>(step_seconds.size());
+  }
+  const v1::Ledger& ledger = job.ledger();
+  // A sleep takes at least what is asked for.
+  EXPECT_GE(ledger.data_wait_seconds(), kSteps * kWaitSeconds);
+  EXPECT_LT(ledger.data_wait_seconds(), kSteps * kWaitSeconds * 1.5);
+  const double useful = kSteps * (mean - kWaitSeconds);
+  const double wall = job.ended_at() - job.submitted_at();
+  EXPECT_NEAR(ledger.useful_seconds(), useful, 0.15 * wall);
+  const double others = Total(ledger) - ledger.useful_seconds();
+  EXPECT_NEAR(others + useful, wall, 0.15 * wall);
+  RecordProperty("useful_error_seconds",
+                 std::to_string(std::abs(ledger.useful_seconds() - useful)));
 }
 
 TEST(Recovery, ASlowRankIsNamedWithItsMachine) {

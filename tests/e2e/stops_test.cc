@@ -8,12 +8,14 @@
 #include <fstream>
 #include <functional>
 
+#include "common/clock.h"
 #include "tests/framework/cluster.h"
 
 namespace weft::testing {
 namespace {
 
 using std::chrono::seconds;
+using std::chrono::steady_clock;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -64,7 +66,7 @@ TEST(Hangs, OfARankEndTheAttemptAndTheJobGoesOn) {
 TEST(Hangs, OfAStartEndTheAttempt) {
   Cluster cluster({.workers = 1,
                    .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "0.5"}},
-                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:1000000@1"}}});
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_join=sleep:1000000@1"}}});
   v1::JobSpec spec = cluster.TinyJob("never-starts", 20, 1);
   spec.mutable_retry()->set_max_attempts(1);
   const v1::Job job = cluster.Await(cluster.Submit(spec), v1::FAILED);
@@ -75,7 +77,7 @@ TEST(Hangs, OfAStartEndTheAttempt) {
 TEST(Hangs, OfARankThatSpinsInItsStartEndTheAttempt) {
   Cluster cluster({.workers = 1,
                    .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "0.5"}},
-                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=spin:1000000@1"},
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_join=spin:1000000@1"},
                              {"WEFT_WORKER_SPIN_SECONDS", "3"}}});
   v1::JobSpec spec = cluster.TinyJob("spins", 20, 1);
   spec.mutable_retry()->set_max_attempts(1);
@@ -93,6 +95,36 @@ TEST(Hangs, AreNotSeenInSlowSteps) {
   v1::JobSpec spec = cluster.TinyJob("slow", 6, 1);
   spec.mutable_checkpoint()->set_every_steps(2);
   const v1::Job job = cluster.Await(cluster.Submit(spec), v1::SUCCEEDED);
+  EXPECT_EQ(job.attempts_size(), 1) << job.attempts(0).message();
+}
+
+TEST(Hangs, OfARankThatSpinsInItsFirstStepEndTheAttempt) {
+  // As one does that waits for a peer with a busy processor.
+  Cluster cluster({.workers = 1,
+                   .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "2"}},
+                   .ranks = {{"WEFT_FAILPOINTS", "trainer.before_step=spin:1000000@1"}}});
+  v1::JobSpec spec = cluster.TinyJob("spins-in-a-step", 20, 1);
+  spec.mutable_retry()->set_max_attempts(1);
+  const v1::Job job = cluster.Await(cluster.Submit(spec), v1::FAILED);
+  EXPECT_EQ(v1::Reason_Name(job.attempts(0).reason()), "HUNG");
+  EXPECT_THAT(job.message(),
+              AllOf(HasSubstr("no sign of life in the first step"), HasSubstr("rank 0 running")));
+}
+
+TEST(Hangs, AreNotSeenInASlowSaveThatWrites) {
+  // The save at the end writes its 84 tensors one by one, with a pause before each. In all it takes
+  // longer than any silence may last.
+  Cluster cluster({.workers = 1,
+                   .coordinator = {{"WEFT_COORDINATOR_HANG_SECONDS", "4"}},
+                   .ranks = {{"WEFT_FAILPOINTS", "checkpoint.during_write=sleep:300"}}});
+  v1::JobSpec spec = cluster.TinyJob("slow-save", 5, 1);
+  spec.mutable_model()->set_width(128);
+  spec.mutable_checkpoint()->set_every_steps(1000);
+  const std::string id = cluster.Submit(spec);
+  cluster.AwaitStep(id, 5);
+  const auto begin = steady_clock::now();
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(120));
+  EXPECT_GT(SecondsSince(begin), 5 * 4.0) << "the save was not slow";
   EXPECT_EQ(job.attempts_size(), 1) << job.attempts(0).message();
 }
 

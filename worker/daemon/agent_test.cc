@@ -389,7 +389,8 @@ TEST_F(AgentTest, TellsHowLongStepsKeepEachRankBusyAndWhatElseTookTime) {
     return running.ranks_size() == 2 && running.rank_busy_seconds_size() == 2 &&
            std::abs(running.rank_busy_seconds(0) - after(2)) < 1e-9 &&
            std::abs(running.rank_busy_seconds(1) - after(3.5)) < 1e-9 &&
-           running.checkpoint_seconds() == 0.25 && running.evaluation_seconds() == 1;
+           running.checkpoint_seconds() == 0.25 && running.evaluation_seconds() == 1 &&
+           running.data_wait_seconds() == 3 * 0.25;
   }));
   v1::CoordinatorMessage stop;
   stop.mutable_stop()->set_job_id("paced");
@@ -397,6 +398,10 @@ TEST_F(AgentTest, TellsHowLongStepsKeepEachRankBusyAndWhatElseTookTime) {
   stop.mutable_stop()->set_graceful(true);
   coordinator_.Send(stop);
   ASSERT_TRUE(coordinator_.WaitForReport("paced", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    return !m.heartbeat().running().empty() && m.heartbeat().running(0).activity() == "saving" &&
+           m.heartbeat().running(0).saved_bytes() == 1000 + 2000;
+  })) << "what both ranks save";
   EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
     return !m.heartbeat().running().empty() &&
            m.heartbeat().running(0).checkpoint_seconds() >= 0.25 + 0.3;

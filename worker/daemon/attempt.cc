@@ -403,6 +403,8 @@ v1::RunningAttempt Attempt::Running() {
   const bool paced = std::any_of(ranks_.begin(), ranks_.end(),
                                  [](const auto& rank) { return rank->busy_seconds > 0; });
   for (const auto& rank : ranks_) {
+    // One that has ended waited, too.
+    running.set_data_wait_seconds(std::max(running.data_wait_seconds(), rank->data_wait_seconds));
     if (rank->ended) continue;
     running.add_ranks(rank->index);
     if (paced) running.add_rank_busy_seconds(rank->busy_seconds);
@@ -434,6 +436,10 @@ void Attempt::AddActivity(v1::RunningAttempt& running) {
     if (running.activity().empty() || running.activity() == "training") {
       running.set_activity(rank->pulse.activity());
     }
+    if (rank->pulse.activity() == "saving") {
+      running.set_saved_bytes(running.saved_bytes() + rank->saved_bytes);
+    }
+    if (rank->pulse.activity() == "evaluating") running.set_evaluated_sequences(rank->sequences);
   }
   if (liveliest != nullptr) running.set_silent_seconds(liveliest->pulse.SilentSeconds(now));
   running.set_longest_step_seconds(longest_step);

@@ -32,6 +32,7 @@ void Attempt::On(Rank& rank, const trainer::HelloMessage& hello) {
 }
 
 void Attempt::On(Rank& rank, const trainer::StartedMessage& started) {
+  rank.pulse.SetActivity("training");  // The first step may hang, too.
   if (&rank == ranks_.front().get()) progress_.Take(started);
   if (!started.resumed_from.empty()) {
     resume_step_ = place_.steps_before + started.step;
@@ -59,13 +60,16 @@ void Attempt::On(Rank& rank, const trainer::ProgressMessage& progress) {
   rank.busy_seconds += (rank.busy_seconds == 0 ? 1 : kNewestStep) * (busy - rank.busy_seconds);
   metrics_.SetMemory(job_id(), rank.index, progress.memory_peak, progress.memory_step);
   metrics_.ObserveUse(job_id(), rank.index, progress.collectives, progress.tiers);
-  if (&rank != ranks_.front().get()) return;
   const auto steps = static_cast<double>(progress.steps);
+  rank.data_wait_seconds += steps * p.data;
+  if (&rank != ranks_.front().get()) return;
   checkpoint_seconds_ += steps * p.checkpoint_stall;
   evaluation_seconds_ += steps * p.evaluation;
   progress_.Take(progress);
   progress_.SetUtilization(Utilization());
-  ledger_.OnStep(clock_.Monotonic(), progress.step, FromSeconds(progress.step_seconds));
+  // What steps waited for is a stall, as all between them.
+  const double worked = progress.step_seconds - p.data - p.checkpoint_stall - p.evaluation;
+  ledger_.OnStep(clock_.Monotonic(), progress.step, FromSeconds(std::max(0.0, worked)));
   metrics_.SetAccounted(job_id(), ledger_);
   metrics_.SetProgress(job_id(), progress_.message());
   metrics_.ObserveNumerics(job_id(), progress);
@@ -113,6 +117,8 @@ void Attempt::On(Rank& rank, const trainer::EventMessage& event) {
 
 void Attempt::On(Rank& rank, const trainer::ActivityMessage& activity) {
   rank.pulse.SetActivity(activity.activity);
+  rank.saved_bytes = activity.saved_bytes;
+  rank.sequences = activity.sequences;
   if (&rank != ranks_.front().get()) return;
   saving_since_.reset();
   if (activity.activity == "saving") saving_since_ = clock_.Monotonic();

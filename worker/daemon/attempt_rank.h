@@ -26,6 +26,9 @@ struct Attempt::Rank {
   bool stopped = false;          // said that it stopped and saved
   std::optional<Status> failed;  // said why it failed
   bool in_failures = false;
+  double data_wait_seconds = 0;  // of all steps
+  int64_t saved_bytes = 0;       // as in the newest ActivityMessage, as is the next
+  int64_t sequences = 0;
   double busy_seconds = 0;  // mean of a step lately, without waiting for others; 0: none yet
 };
 

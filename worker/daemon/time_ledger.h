@@ -13,7 +13,7 @@ enum class TimeClass : uint8_t {
   kRecovery,  ///< Until the first step, after earlier attempts.
   kUseful,    ///< Steps that no earlier attempt had done.
   kRework,    ///< Steps done before and lost.
-  kStall,     ///< The rest: checkpoints, evaluation, waiting, stopping.
+  kStall,     ///< The rest: checkpoints, evaluation, waiting for data, stopping.
 };
 inline constexpr int kTimeClasses = 5;
 
@@ -29,7 +29,8 @@ class TimeLedger {
   /// `done_before`: steps that earlier attempts reached (0: none), to tell rework from progress.
   TimeLedger(Nanoseconds start, int64_t done_before) : last_(start), done_before_(done_before) {}
 
-  /// Step `step` (counting from 1) was reported at `now`; it took `step_time`.
+  /// Step `step` (counting from 1) was reported at `now`; it took `step_time` without what stalled
+  /// it.
   void OnStep(Nanoseconds now, int64_t step, Nanoseconds step_time);
 
   /// The attempt is over.

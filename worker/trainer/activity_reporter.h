@@ -3,7 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <string>
+#include <utility>
 
 #include "common/clock.h"
 #include "worker/engine/tensor/progress_observer.h"
@@ -20,8 +20,7 @@ class ActivityReporter : public engine::ProgressObserver {
   explicit ActivityReporter(Reporter& reporter, const Clock& clock = Clock::System())
       : reporter_(reporter), clock_(clock), next_(Next()) {}
 
-  /// As ActivityMessage.
-  void Report(const std::string& activity) { reporter_.Report(ActivityMessage{activity}); }
+  void Report(ActivityMessage message) { reporter_.Report(std::move(message)); }
 
   /// An AliveMessage, kAliveEvery at most.
   void OnProgress() override {
@@ -31,7 +30,7 @@ class ActivityReporter : public engine::ProgressObserver {
     if (next_.compare_exchange_strong(due, Next())) reporter_.Report(AliveMessage{});
   }
 
-  void OnExchange(bool begins) override { Report(begins ? "exchanging" : "training"); }
+  void OnExchange(bool begins) override { Report({begins ? "exchanging" : "training"}); }
 
  private:
   int64_t Next() const { return (clock_.Monotonic() + kAliveEvery).count(); }

@@ -65,7 +65,7 @@ TEST(ActivityReporter, OneOfManyThreadsReports) {
 TEST(ActivityReporter, ReportsExchangesBetweenSteps) {
   Kept kept;
   ActivityReporter activity(kept);
-  activity.Report("saving");
+  activity.Report({"saving", 1 << 20});
   activity.OnExchange(true);
   activity.OnExchange(false);
   EXPECT_EQ(kept.said, (std::vector<std::string>{"saving", "exchanging", "training"}));

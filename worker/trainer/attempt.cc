@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/formats/tokenizer_files.h"
 #include "common/formats/usage_files.h"
 #include "common/model/memory_inputs.h"
@@ -210,6 +211,7 @@ engine::CollectiveOptions Attempt::GroupOptions() const {
 }
 
 Status Attempt::Join() {
+  WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_join"));
   WEFT_ASSIGN_OR_RETURN(group_, engine::ConnectCollective(GroupOptions(), store_));
   WEFT_ASSIGN_OR_RETURN(const engine::ExchangeCheck check,
                         engine::CheckExchange(*group_, context_));

@@ -193,7 +193,11 @@ class Attempt {
   void Event(const std::string& level, const std::string& text);
   /// Damaged checkpoints that were passed over.
   void ReportDamaged(const StartPoint& start);
-  void ReportActivity(const std::string& activity) { activity_.Report(activity); }
+  void ReportActivity(const std::string& activity) { activity_.Report({activity}); }
+  /// Saving, and how much this rank writes.
+  void ReportSaving();
+  /// Evaluating, and the number of sequences of all ranks together.
+  void ReportEvaluating(int64_t sequences);
 
   Env& env_;
   AttemptSpec spec_;

@@ -46,6 +46,16 @@ std::vector<engine::NamedTensor> Attempt::StateToSave() {
   return tensors;
 }
 
+void Attempt::ReportSaving() {
+  ActivityMessage message{"saving"};
+  if (checkpoints_ != nullptr) {
+    for (const engine::NamedTensor& tensor : StateToSave()) {
+      message.saved_bytes += static_cast<int64_t>(tensor.view.Bytes());
+    }
+  }
+  activity_.Report(std::move(message));
+}
+
 Status Attempt::CheckState(int64_t dropped_allowed) {
   const std::string step = std::to_string(trainer_->counters().step);
   WEFT_ASSIGN_OR_RETURN(bool finite, trainer_->WeightsAreFinite());

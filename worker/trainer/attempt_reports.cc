@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/model/memory_text.h"
 #include "common/model/step_extent.h"
@@ -139,7 +140,12 @@ Status Attempt::EvaluateNow() {
   if (data_.validation == nullptr) return OkStatus();
   // A profile is of the steps alone.
   engine::Profiler* const profiler = std::exchange(context_.profiler, nullptr);
-  ReportActivity("evaluating");
+  int64_t sequences = data_.validation->Sequences();
+  if (spec_.job.train.eval_sequences > 0) {
+    sequences = std::min(sequences, spec_.job.train.eval_sequences);
+  }
+  ReportEvaluating(sequences);
+  WEFT_RETURN_IF_ERROR(Failpoint("trainer.before_evaluation"));
   WEFT_ASSIGN_OR_RETURN(engine::EvaluationReport report, trainer_->Evaluate());
   ReportActivity("training");
   context_.profiler = profiler;
@@ -154,6 +160,12 @@ Status Attempt::EvaluateNow() {
         EvaluationMessage{step, report.loss, validation_accuracy_, report.technique_metrics});
   }
   return OkStatus();
+}
+
+void Attempt::ReportEvaluating(int64_t sequences) {
+  ActivityMessage message{"evaluating"};
+  message.sequences = sequences;
+  activity_.Report(std::move(message));
 }
 
 Status Attempt::EvaluateGrown() {

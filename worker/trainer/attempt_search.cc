@@ -89,10 +89,11 @@ double Attempt::FlopsOfSearch(const std::vector<SizeCandidate>& candidates) cons
 
 Result<AttemptOutcome> Attempt::FinishSearch() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
-  ReportActivity("saving");
+  ReportSaving();
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(SaveAndWait());
-  ReportActivity("evaluating");
+  ReportEvaluating(std::ssize(PhaseSizes(search_, spec_.job.model)) * kComparedBatches *
+                   spec_.job.train.global_batch);
   const engine::TrainCounters& counters = trainer_->counters();
   SizeChoice choice;
   WEFT_ASSIGN_OR_RETURN(choice.candidates, CompareSizes());

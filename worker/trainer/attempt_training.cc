@@ -103,12 +103,12 @@ Result<std::optional<AttemptOutcome>> Attempt::AfterOuterStep() {
     WEFT_RETURN_IF_ERROR(EvaluateNow());
   }
   if (snapshots_ && IsDue(job.checkpoint.peer_every_steps, last_outer_step_, step)) {
-    ReportActivity("saving");
+    ReportSaving();
     WEFT_RETURN_IF_ERROR(TakeSnapshot());
     ReportActivity("training");
   }
   if (SaveIsDue(last_outer_step_, step, votes)) {
-    ReportActivity("saving");
+    ReportSaving();
     engine::Stopwatch watch;
     WEFT_RETURN_IF_ERROR(SaveInBackground());
     if (saves_) {
@@ -129,7 +129,7 @@ Result<std::optional<AttemptOutcome>> Attempt::AfterOuterStep() {
 
 AttemptOutcome Attempt::SaveAndStop() {
   const int64_t step = trainer_->counters().step;
-  ReportActivity("saving");
+  ReportSaving();
   Status saved = CheckState(0);
   if (saved.ok()) saved = SaveAndWait();
   NoteSeconds();
@@ -285,10 +285,10 @@ Status Attempt::FinishProfile() {
 
 Result<AttemptOutcome> Attempt::Finish() {
   WEFT_RETURN_IF_ERROR(FinishProfile());
-  ReportActivity("saving");  // Of all weights each is looked at, wherever they are.
+  ReportSaving();  // Of all weights each is looked at, wherever they are.
   WEFT_RETURN_IF_ERROR(CheckState(1));
   WEFT_RETURN_IF_ERROR(EvaluateNow());
-  ReportActivity("saving");
+  ReportSaving();
   WEFT_RETURN_IF_ERROR(SaveAndWait());
   AttemptOutcome outcome{trainer_->counters().step,
                          engine::CheckpointPath(spec_.run_dir, trainer_->counters().step),

@@ -241,12 +241,20 @@ struct EventMessage {
 struct ActivityMessage {
   static constexpr std::string_view kName = "activity";
   std::string activity = "training";
+  int64_t saved_bytes = 0;
+  int64_t sequences = 0;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
-    visit(Field("activity", "A rank begins with starting; every progress message means training.")
+    visit(Field("activity",
+                "A rank begins with starting; started and every progress message mean training.")
               .OneOf({"training", "evaluating", "saving", "loading", "exchanging", "joining"}),
           self.activity);
+    visit(Field("saved_bytes", "With saving: what this rank writes; 0: nothing, or not known.")
+              .Unit("bytes"),
+          self.saved_bytes);
+    visit(Field("sequences", "With evaluating: of all ranks together.").Unit("sequences"),
+          self.sequences);
   }
 };
 

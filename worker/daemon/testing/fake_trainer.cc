@@ -46,6 +46,7 @@ class Fake {
         progress.phases.communication_exposed = spec_.rank == 0 ? 2 : 0.5;
         progress.phases.checkpoint_stall = step == 2 ? 0.25 : 0;
         progress.phases.evaluation = step == 3 ? 1 : 0;
+        progress.phases.data = spec_.rank == 0 ? 0.125 : 0.25;
       }
       Send(progress);
     }
@@ -55,8 +56,8 @@ class Fake {
     if (name == "crash" || name == "wait" || name == "meet") return AwaitStop();
     if (name == "paced") {
       AwaitStopMessage();
-      Send(ActivityMessage{"saving"});
-      usleep(300'000);
+      Send(ActivityMessage{"saving", 1000 * (1 + spec_.rank)});
+      usleep(1'200'000);
       return Stopped();
     }
     if (name == "stubborn") {

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "common/failpoint.h"
 #include "common/formats/safetensors.h"
 #include "common/json.h"
 #include "worker/engine/tensor/transfer.h"
@@ -269,11 +270,11 @@ Result<CheckpointFile> WriteTensorFile(Env& env, const std::string& folder, int6
     }
     SafetensorsTensor written = {
         tensor.name, TypeOf(tensor.view.dtype), SizesOf(tensor.view.shape), {}, {}};
-    if (tensor.stored != nullptr) {
-      written.produce = [&tensor](const ByteSink& sink) { return ReadStored(tensor, sink); };
-    } else {
-      written.bytes = {static_cast<const std::byte*>(tensor.view.data), tensor.view.Bytes()};
-    }
+    written.produce = [&tensor](const ByteSink& sink) -> Status {
+      WEFT_RETURN_IF_ERROR(Failpoint("checkpoint.during_write"));
+      if (tensor.stored != nullptr) return ReadStored(tensor, sink);
+      return sink({static_cast<const std::byte*>(tensor.view.data), tensor.view.Bytes()});
+    };
     contents.push_back(std::move(written));
   }
   SafetensorsMetadata metadata;

@@ -134,6 +134,7 @@ void Trainer::PrefetchNext() {
 
 Result<StepBatches> Trainer::TakeBatches(bool alone, StepReport& report) {
   Stopwatch watch;
+  WEFT_RETURN_IF_ERROR(Failpoint("trainer.wait_for_data"));
   WEFT_ASSIGN_OR_RETURN(StepBatches batches, loader_->Take(Batches()));
   ChargePhase(*parts_.context, "data", watch.Lap(), report.seconds.data);
   std::vector<double> counts = {static_cast<double>(batches.targets),
