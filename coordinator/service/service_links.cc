@@ -62,8 +62,7 @@ void Service::JoinLinks(Session& session) {
   SetNetworkRate(session);
   lock.unlock();
   // The first of its kind that was measured, as after a restart.
-  if (!network_rates_.contains(HardwareKind(session.profile)) &&
-      links_.RateOf({session.machine})) {
+  if (!network_rates_.contains(HardwareKind(session.profile)) && links_.RateOf({session.machine})) {
     SetNetworkRates();
   }
   if (!moved) return;
