@@ -222,8 +222,8 @@ WEFT_SPEC_JSON(extern, WorkerProfile);
 
 /// What is stated of the network between two machines, or between those of two racks.
 struct LinkSpec {
-  std::vector<std::string> workers;
-  std::vector<std::string> racks;
+  std::vector<std::string> workers = {};
+  std::vector<std::string> racks = {};
   double bytes_per_second = 0;
   double latency_seconds = 0;
 

@@ -9,7 +9,7 @@
 namespace weft::planner {
 namespace {
 
-/// A bucket of gradients, of which most messages between machines consist.
+/// A bucket of gradients: most messages between machines are one.
 constexpr double kMessageBytes = 16 << 20;
 
 /// Machines of one class that are not filled yet.

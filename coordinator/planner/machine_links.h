@@ -20,14 +20,14 @@ struct MachineLink {
   void WorsenTo(const MachineLink& other);
 };
 
-/// The `links` of a cluster. Machines of which the same is stated share a zone, so that thousands
-/// of them in a few racks cost no more than the racks. Does not change once it is made.
+/// The `links` of a cluster. Machines with equal links share a zone, so that thousands of them in a
+/// few racks cost no more than the racks. Does not change once it is made.
 class MachineLinks {
  public:
   /// Ignores what is stated of machines that are not there, as in a part of a cluster.
   explicit MachineLinks(const ClusterProfile& cluster);
 
-  /// Below zone_count(); that of machines of which nothing is stated is 0.
+  /// Below zone_count(); 0 where nothing is stated of the machine.
   size_t ZoneOf(const WorkerProfile& worker) const;
   size_t zone_count() const { return zones_; }
   /// Between a machine of one zone and another machine of the other, or of the same one.

@@ -1,6 +1,8 @@
 #include "coordinator/planner/rank_links.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace weft::planner {
 

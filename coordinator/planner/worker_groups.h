@@ -89,8 +89,8 @@ class WorkerGroups {
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kinds_;
   std::vector<Group> groups_;
-  bool says_between_racks_ = false;            ///< Some worker does.
-  std::vector<size_t> zones_;                  ///< By worker, where it does.
+  bool says_between_racks_ = false;  ///< Some worker does.
+  std::vector<size_t> zones_;        ///< By worker, where it does.
   std::vector<std::unique_ptr<const StepRates>> rates_;
   ProductKind products_ = ProductKind::kUnpacked;
   int64_t product_workspace_ = 0;
