@@ -316,8 +316,9 @@ void Service::SetNetworkRate(Session& session) {
   rate = session.given_network;
   latency = 0;
   // One TCP stream is what ranks on processors get. NCCL gets no less of the same network, and more
-  // where it has several connections or RDMA: of GPUs the rate is a lower bound.
-  if (session.machine.empty()) return;
+  // where it has several connections or RDMA: of GPUs the rate is a lower bound, and says nothing
+  // of a network that the user has stated.
+  if (session.machine.empty() || (rate > 0 && !session.profile.devices.empty())) return;
   const auto measured = network_rates_.find(HardwareKind(session.profile));
   if (measured == network_rates_.end()) return;
   if (rate == 0) rate = measured->second.bytes_per_second;

@@ -169,6 +169,7 @@ TEST_F(LinksTest, ThatAWorkerWithGpusWasStartedWithWinsToo) {
   Measure(one, two, 1, 1e8, "host-w1");
   EXPECT_EQ(View("w1").network_source, NetworkSource::kGiven);
   EXPECT_DOUBLE_EQ(View("w1").profile.network_bytes_per_second, 5e10) << "as over InfiniBand";
+  EXPECT_EQ(View("w1").profile.network_latency_seconds, 0) << "that of TCP says nothing of it";
   EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
 }
 
