@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/env.h"
+#include "common/spec/check_links.h"
 #include "common/spec/spec_json.h"
 #include "common/yaml.h"
 
@@ -22,11 +23,13 @@ Result<T> Load(const std::string& path) {
 /// A cluster file as it is written.
 struct WrittenCluster {
   std::vector<MachineGroup> workers;
+  std::vector<LinkSpec> links;
   ClusterCosts costs;
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("workers", "The machines."), self.workers);
+    visit(Field("links", "What lies between some of them.").Range(0, 256), self.links);
     visit(Field("costs", "What the machines cost."), self.costs);
   }
 };
@@ -75,7 +78,8 @@ Status CheckRacks(const std::vector<WorkerProfile>& workers) {
 
 Result<ClusterFile> LoadClusterFile(const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(WrittenCluster written, Load<WrittenCluster>(path));
-  ClusterFile file{.cluster = {}, .costs = std::move(written.costs)};
+  ClusterFile file{.cluster = {.workers = {}, .links = std::move(written.links)},
+                   .costs = std::move(written.costs)};
   for (const MachineGroup& group : written.workers) {
     WorkerProfile worker = group.worker;
     if (Status status = RepeatGpus(group.gpus, worker); !status.ok()) {
@@ -91,8 +95,8 @@ Result<ClusterFile> LoadClusterFile(const std::string& path) {
       }
     }
   }
-  if (Status status = CheckRacks(file.cluster.workers); !status.ok()) {
-    return InvalidError(path + ": " + status.message());
+  for (const Status& status : {CheckRacks(file.cluster.workers), CheckLinks(file.cluster)}) {
+    if (!status.ok()) return InvalidError(path + ": " + status.message());
   }
   return file;
 }

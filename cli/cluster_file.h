@@ -34,8 +34,8 @@ struct ClusterFile {
   ClusterCosts costs = {};
 };
 
-/// Reads YAML or JSON strictly, a list of MachineGroups under `workers`; errors name file, line and
-/// field.
+/// Reads YAML or JSON strictly, a list of MachineGroups under `workers` and one of LinkSpecs under
+/// `links`; errors name file, line and field.
 Result<ClusterFile> LoadClusterFile(const std::string& path);
 /// A file that is the `costs` of a cluster file by itself.
 Result<ClusterCosts> LoadCostsFile(const std::string& path);

@@ -74,12 +74,14 @@ std::string NetworkText(const v1::WorkerNetwork& network) {
 std::string NetworkReason(const v1::Worker& worker) {
   const v1::WorkerNetwork& network = worker.network();
   if (network.source() == v1::GIVEN) return "the worker was started with --network-gbps";
-  if (network.source() == v1::MEASURED) return "median of what was measured to other machines";
-  const std::string loopback = "; taken to be as fast as loopback";
-  if (worker.profile().devices_size() > 0) {
-    return "unknown: GPUs use NCCL, which is not measured" + loopback +
-           "; hint: start the worker with --network-gbps";
+  if (network.source() == v1::MEASURED) {
+    const std::string median = "median of what was measured to other machines";
+    if (worker.profile().devices_size() == 0) return median;
+    return median +
+           " over TCP, where NCCL may be faster; hint: start the worker with "
+           "--network-gbps where it uses RDMA or several connections";
   }
+  const std::string loopback = "; taken to be as fast as loopback";
   if (worker.machine().empty()) return "unknown: the worker does not say its machine" + loopback;
   if (network.links_size() > 0) return "unknown: no measurement succeeded" + loopback;
   return "unknown: no other machine was there or free to measure" + loopback;

@@ -220,13 +220,54 @@ struct WorkerProfile {
 };
 WEFT_SPEC_JSON(extern, WorkerProfile);
 
+/// What is stated of the network between two machines, or between those of two racks.
+struct LinkSpec {
+  std::vector<std::string> workers = {};
+  std::vector<std::string> racks = {};
+  double bytes_per_second = 0;
+  double latency_seconds = 0;
+
+  bool operator==(const LinkSpec&) const = default;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("workers", "Two machines, by their worker_id.").Range(0, 2), self.workers);
+    visit(
+        Field("racks",
+              "Instead, two racks: each machine of the one with each of the other; the same twice: "
+              "machines of that rack among each other.")
+            .Range(0, 2),
+        self.racks);
+    visit(
+        Field("bytes_per_second",
+              "From one machine to another, one direction, all ranks of a machine together; 0: as "
+              "network_bytes_per_second of the two says.")
+            .Unit("bytes/s")
+            .Range(0, 9e15),
+        self.bytes_per_second);
+    visit(Field("latency_seconds",
+                "How much longer a message takes over it than one within a machine; where the "
+                "network_latency_seconds of a machine is longer, that counts.")
+              .Unit("seconds")
+              .Range(0, 60),
+          self.latency_seconds);
+  }
+};
+
 /// What the planner may place ranks on.
 struct ClusterProfile {
   std::vector<WorkerProfile> workers;
+  std::vector<LinkSpec> links = {};
 
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("workers", "The machines."), self.workers);
+    visit(
+        Field("links",
+              "What lies between some of them; a link between two machines goes before one between "
+              "their racks.")
+            .Range(0, 256),
+        self.links);
   }
 };
 WEFT_SPEC_JSON(extern, ClusterProfile);

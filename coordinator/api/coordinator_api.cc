@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "common/spec/check_links.h"
 #include "common/spec/check_profile.h"
 #include "common/spec/phases.h"
 #include "common/version.h"
@@ -59,6 +60,7 @@ Result<std::optional<ClusterProfile>> ClusterOf(const Request& request) {
       WEFT_RETURN_IF_ERROR(
           CheckProfile(machine).WithContext("cluster.workers '" + machine.worker_id + "'"));
     }
+    WEFT_RETURN_IF_ERROR(CheckLinks(*cluster).WithContext("cluster"));
   }
   return cluster;
 }

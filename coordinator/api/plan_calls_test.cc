@@ -1,5 +1,7 @@
 // Planning as clients and workers of a coordinator notice it: over sockets.
 #include <atomic>
+#include <functional>
+#include <limits>
 
 #include "coordinator/api/testing.h"
 
@@ -95,6 +97,44 @@ TEST_F(PlanCallsTest, AClientThatGoesFreesWhatPlanned) {
   v1::PlanReport report;
   const grpc::Status status = jobs_->PlanJob(&context, request, &report);
   EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(PlanCallsTest, LinksThatNoClusterHasAreRefused) {
+  const auto answer = [this](const std::function<void(v1::ClusterProfile&)>& change) {
+    v1::PlanJobRequest request;
+    *request.mutable_spec() = Spec();
+    for (const char* id : {"a", "b"}) {
+      v1::WorkerProfile& worker = *request.mutable_cluster()->add_workers();
+      worker = FakeWorker::Hello(id).profile();
+      worker.set_network_bytes_per_second(1e9);
+    }
+    change(*request.mutable_cluster());
+    grpc::ClientContext context;
+    v1::PlanReport report;
+    return jobs_->PlanJob(&context, request, &report);
+  };
+  const auto with = [](const std::string& one, const std::string& other, double rate) {
+    return [=](v1::ClusterProfile& cluster) {
+      v1::LinkSpec& link = *cluster.add_links();
+      link.add_workers(one);
+      link.add_workers(other);
+      link.set_bytes_per_second(rate);
+    };
+  };
+  const grpc::Status sound = answer(with("a", "b", 1e8));
+  EXPECT_TRUE(sound.ok()) << sound.error_message();
+  const grpc::Status unknown = answer(with("a", "c", 1e8));
+  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(unknown.error_message(),
+              HasSubstr("cluster: links[0]: no machine has the worker_id"));
+  for (const double rate : {-1.0, 1e300, 2e9, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_EQ(answer(with("a", "b", rate)).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << rate;
+  }
+  const grpc::Status many = answer([&](v1::ClusterProfile& cluster) {
+    for (int i = 0; i < 257; ++i) with("a", "b", 1e8)(cluster);
+  });
+  EXPECT_EQ(many.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(PlanCallsTest, ACoordinatorEndsWhilePlansAreLookedFor) {

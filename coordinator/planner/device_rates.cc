@@ -108,18 +108,18 @@ double DeviceRates::LinkBytesPerSecond(bool within_worker) const {
   return within_worker ? link_bytes_per_second_ : network_bytes_per_second_;
 }
 
-double DeviceRates::NetworkBytesPerSecond(const RankPlace& place) const {
-  return BetweenWorkers(place, network_bytes_per_second_, network_share_);
+double DeviceRates::NetworkBytesPerSecond(const RankPlace& place, const RankGroup& group) const {
+  return BetweenWorkers(place, group, network_bytes_per_second_, network_share_);
 }
 
 double DeviceRates::GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const {
-  return group.within_worker() ? 0 : NetworkLatencySeconds(place);
+  return group.within_worker() ? 0 : NetworkLatencySeconds(place, group);
 }
 
-Wire DeviceRates::PointToPoint(const RankPlace& place, bool within_worker) const {
+Wire DeviceRates::PointToPoint(const RankPlace& place, const RankGroup& group) const {
   const double latency = model_.stack().latency_seconds;
-  if (within_worker) return {link_bytes_per_second_, latency};
-  return {NetworkBytesPerSecond(place), latency + NetworkLatencySeconds(place)};
+  if (group.within_worker()) return {link_bytes_per_second_, latency};
+  return {NetworkBytesPerSecond(place, group), latency + NetworkLatencySeconds(place, group)};
 }
 
 // An all-gather or a reduce-scatter takes half of what an all-reduce takes.
@@ -129,7 +129,7 @@ double DeviceRates::CollectiveSeconds(const RankPlace& place, const RankGroup& g
   const auto all_reduces = [&](double count, double bytes) {
     if (count == 0) return 0.0;
     return count * model_.AllReduceSeconds(group.ranks, group.on_worker,
-                                           NetworkBytesPerSecond(place), bytes / count,
+                                           NetworkBytesPerSecond(place, group), bytes / count,
                                            GroupLatencySeconds(place, group));
   };
   return all_reduces(load.all_reduces, load.reduced_bytes) +
@@ -143,15 +143,15 @@ double DeviceRates::HostGatherSeconds(const RankPlace& place, const RankGroup& g
   const double others = D(group.ranks - 1), part = bytes / D(group.ranks);
   const double loopback = LoopbackBytesPerSecond();
   const double wire =
-      group.within_worker() ? loopback : std::min(NetworkBytesPerSecond(place), loopback);
+      group.within_worker() ? loopback : std::min(NetworkBytesPerSecond(place, group), loopback);
   const double message = worker_.calibration.message_seconds + GroupLatencySeconds(place, group);
   return part / model_.HostLinkBytesPerSecond() + others * part / wire + count * others * message;
 }
 
 double DeviceRates::AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                                     double /*messages*/) const {
-  return model_.AllToAllSeconds(group.ranks, group.on_worker, NetworkBytesPerSecond(place), bytes,
-                                GroupLatencySeconds(place, group));
+  return model_.AllToAllSeconds(group.ranks, group.on_worker, NetworkBytesPerSecond(place, group),
+                                bytes, GroupLatencySeconds(place, group));
 }
 
 double DeviceRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,

@@ -42,7 +42,7 @@ class DeviceRates final : public StepRates {
   double step_seconds() const override { return model_.stack().step_seconds; }
 
   double LinkBytesPerSecond(bool within_worker) const override;
-  Wire PointToPoint(const RankPlace& place, bool within_worker) const override;
+  Wire PointToPoint(const RankPlace& place, const RankGroup& group) const override;
   double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                            const CollectiveLoad& load) const override;
   double HostGatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,
@@ -64,9 +64,9 @@ class DeviceRates final : public StepRates {
   std::string Source() const override { return model_.Source(); }
 
  private:
-  /// The rate to GPUs of other workers, at that place.
-  double NetworkBytesPerSecond(const RankPlace& place) const;
-  /// How much longer messages of the group take for racks between its ranks.
+  /// The rate to GPUs of the group on other workers, at that place.
+  double NetworkBytesPerSecond(const RankPlace& place, const RankGroup& group) const;
+  /// How much longer messages of the group take for what lies between its ranks.
   double GroupLatencySeconds(const RankPlace& place, const RankGroup& group) const;
 
   const DeviceModel model_;

@@ -32,10 +32,11 @@ class DataGroups {
   RankGroup Workers() const { return Apart(inputs_.Workers(), Successive(inputs_.ranks)); }
 
  private:
-  /// `ranks` of those that are `among`, as far apart as they can be.
+  /// `ranks` of those that are `among`, as far apart as they can be and over its worst link.
   static RankGroup Apart(int64_t ranks, const RankGroup& among) {
     return {.ranks = ranks,
-            .on_worker = std::max<int64_t>(ranks * among.on_worker / among.ranks, 1)};
+            .on_worker = std::max<int64_t>(ranks * among.on_worker / among.ranks, 1),
+            .link = among.link};
   }
 
   const StepInputs& inputs_;

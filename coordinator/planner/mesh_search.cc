@@ -217,8 +217,11 @@ bool MeshSearch::JudgeCut(const CachedSchedule* held, StepBound& bound, CostedPl
   SetCostedPlan(costed, inputs);
   std::optional<PipelineMemory> pipeline = MemoryOf(costed, held);
   if (!pipeline && Offloads(job_.resources) && std::isfinite(bound.limit)) {
-    // Whatever is computed again, and of activations goes over the link, takes longer.
-    costed.time = SlowestOf(StepOf(costed, inputs), costed, Placements(costed));
+    // Whatever is computed again, and of activations goes over the link, takes longer. Ranks may
+    // get other machines once their memory is known.
+    StepInputs step = StepOf(costed, inputs);
+    step.links = nullptr;
+    costed.time = SlowestOf(std::move(step), costed, Placements(costed));
     bound.least_seconds = kRoundingOfBounds * StepSeconds(costed.time);
     if (bound.least_seconds > bound.limit) return true;
   }
@@ -300,6 +303,7 @@ void MeshSearch::SetCostedPlan(const CostedPlan& costed, StepInputs& inputs) con
   inputs.sharded = Sharded(costed);
   inputs.shard_ranks = ShardGroupSize(costed);
   inputs.spans_racks = workers_.SpansRacks(costed);
+  inputs.links = workers_.LinksOf(costed);
   SetFiles(job_.resources, inputs);
 }
 

@@ -59,7 +59,7 @@ double ContextSeconds(const StepInputs& inputs, const PassCost& pass, const Step
   // Tensor-parallel ranks are between them.
   const int64_t span = inputs.context.ranks * inputs.shape.tensor;
   const RankGroup group = GroupOf(inputs, inputs.context.ranks, span);
-  const Wire wire = rates.PointToPoint(place, group.within_worker());
+  const Wire wire = rates.PointToPoint(place, group);
   const auto exposed = [&](const ContextTraffic& traffic, double products) {
     const double seconds =
         D(traffic.sent) / wire.bytes_per_second + D(traffic.messages) * wire.message_seconds;

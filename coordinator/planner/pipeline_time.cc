@@ -100,6 +100,17 @@ StageCost CostOfStage(const ModelShape& shape, bool any_frozen, const PassCost& 
   return {plain - backward + within / 2, backward - weights + recomputing + within / 2, weights, 0};
 }
 
+/// Two ranks of a pipeline that send each other activations, over the worst of their links. Where a
+/// rank has several stages, the last one sends to the first one.
+RankGroup Neighbours(const StepInputs& inputs, const PipelineTimeInputs& pipeline) {
+  RankGroup group{.ranks = 2, .on_worker = pipeline.within_worker ? 2 : 1};
+  if (inputs.links != nullptr && !pipeline.within_worker) {
+    group.link = inputs.links->OfHops(inputs.ranks * inputs.shape.tensor,
+                                      pipeline.cut.size() > pipeline.places.size());
+  }
+  return group;
+}
+
 }  // namespace
 
 StagePasses::StagePasses(const StageShapes& shapes, int64_t micro_batch, int64_t sequence_length,
@@ -313,6 +324,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
   costs.first_trained_stage = FirstTrainedStage(inputs.shape.spec, pipeline.cut);
   std::map<PipelinePlace, std::vector<StageForecast>> known;
   const size_t ranks = pipeline.places.size();
+  const RankGroup neighbours = Neighbours(inputs, pipeline);
   TimeBreakdown& slowest = forecast.slowest;
   for (size_t rank = 0; rank < ranks; ++rank) {
     for (const PipelinePlace& place : pipeline.places[rank]) {
@@ -322,7 +334,7 @@ PipelineForecast PredictPipeline(const StepInputs& inputs, const PipelineTimeInp
         own.ranks_on_worker = place.ranks_on_worker;
         const StepRates& rates = place.passes->rates();
         at->second = PredictStages(own, pipeline.cut, *place.passes);
-        const Wire wire = rates.PointToPoint(own.place(), pipeline.within_worker);
+        const Wire wire = rates.PointToPoint(own.place(), neighbours);
         costs.hop = std::max(costs.hop, wire.message_seconds + bytes / wire.bytes_per_second);
         forecast.once_seconds = std::max(forecast.once_seconds, rates.step_seconds());
       }

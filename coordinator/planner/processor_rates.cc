@@ -202,19 +202,20 @@ double ProcessorRates::LinkBytesPerSecond(bool within_worker) const {
 }
 
 // Processors copy what is sent, and ranks take turns on them.
-Wire ProcessorRates::PointToPoint(const RankPlace& place, bool within_worker) const {
+Wire ProcessorRates::PointToPoint(const RankPlace& place, const RankGroup& group) const {
   const double turns = RanksPerProcessor(place);
-  const double link = LinkBytesPerSecond(within_worker);
+  const double link = LinkBytesPerSecond(group.within_worker());
   const double message = worker_.calibration.message_seconds * turns;
-  if (within_worker) return {link / turns, message};
-  return {BetweenWorkers(place, link) / turns, message + NetworkLatencySeconds(place)};
+  if (group.within_worker()) return {link / turns, message};
+  return {BetweenWorkers(place, group, link) / turns,
+          message + NetworkLatencySeconds(place, group)};
 }
 
 double ProcessorRates::CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                                          const CollectiveLoad& load) const {
   if (group.ranks == 1) return 0;
   const double others = D(group.ranks - 1);
-  const Wire wire = PointToPoint(place, group.within_worker());
+  const Wire wire = PointToPoint(place, group);
   return others / D(group.ranks) * (2 * load.reduced_bytes + load.gathered_bytes) /
              wire.bytes_per_second +
          (2 * load.all_reduces + load.gathers) * others * wire.message_seconds;
@@ -227,14 +228,14 @@ double ProcessorRates::HostGatherSeconds(const RankPlace& place, const RankGroup
 
 double ProcessorRates::AllToAllSeconds(const RankPlace& place, const RankGroup& group, double bytes,
                                        double messages) const {
-  const Wire wire = PointToPoint(place, group.within_worker());
+  const Wire wire = PointToPoint(place, group);
   return D(group.ranks - 1) / D(group.ranks) * bytes / wire.bytes_per_second +
          messages * wire.message_seconds;
 }
 
 double ProcessorRates::CountExchangeSeconds(const RankPlace& place, const RankGroup& group,
                                             double times, double /*bytes*/) const {
-  return times * D(group.ranks - 1) * PointToPoint(place, group.within_worker()).message_seconds;
+  return times * D(group.ranks - 1) * PointToPoint(place, group).message_seconds;
 }
 
 double ProcessorRates::LinksOf(int64_t /*ranks*/) const {

@@ -49,7 +49,7 @@ class ProcessorRates final : public StepRates {
   double step_seconds() const override { return worker_.calibration.step_seconds; }
 
   double LinkBytesPerSecond(bool within_worker) const override;
-  Wire PointToPoint(const RankPlace& place, bool within_worker) const override;
+  Wire PointToPoint(const RankPlace& place, const RankGroup& group) const override;
   double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                            const CollectiveLoad& load) const override;
   double HostGatherSeconds(const RankPlace& place, const RankGroup& group, double bytes,

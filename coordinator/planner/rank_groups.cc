@@ -32,7 +32,11 @@ RankGroup GroupOf(const StepInputs& inputs, int64_t ranks, int64_t span) {
     return {.ranks = ranks, .on_worker = ranks / workers};
   }
   const int64_t fewest = FewestOnWorker(inputs, span, std::max<int64_t>(inputs.ranks_on_worker, 1));
-  return {.ranks = ranks, .on_worker = std::max<int64_t>(fewest / (span / ranks), 1)};
+  RankGroup group{.ranks = ranks, .on_worker = std::max<int64_t>(fewest / (span / ranks), 1)};
+  if (inputs.links != nullptr && !group.within_worker()) {
+    group.link = inputs.links->OfGroups(ranks, span);
+  }
+  return group;
 }
 
 }  // namespace weft::planner

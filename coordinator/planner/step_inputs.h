@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "common/model/context_attention.h"
@@ -12,6 +13,7 @@
 #include "common/model/sharded_parameters.h"
 #include "common/model/technique_cost.h"
 #include "common/number.h"
+#include "coordinator/planner/rank_links.h"
 #include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
@@ -30,6 +32,8 @@ struct StepInputs {
   /// workers as they can be. 0: ranks fill workers of `ranks_on_worker` one after the other.
   int64_t most_on_worker = 0;
   bool spans_racks = false;  ///< The ranks are in several racks; never in a lower bound.
+  /// What is stated of the network between the ranks; null: nothing, as in a lower bound.
+  std::shared_ptr<const RankLinks> links = {};
   int64_t bucket_bytes = 1;
   const PrecisionRecipe* precision = &kBf16Precision;
   int64_t zero_stage = 0;

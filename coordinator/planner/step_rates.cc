@@ -34,16 +34,20 @@ double StepRates::LoopbackBytesPerSecond() const {
                                                : kDefaultLoopbackBytesPerSecond;
 }
 
-double StepRates::BetweenWorkers(const RankPlace& place, double bytes_per_second,
-                                 double share) const {
+double StepRates::BetweenWorkers(const RankPlace& place, const RankGroup& group,
+                                 double bytes_per_second, double share) const {
   const double between_racks = share * worker_.between_racks_bytes_per_second;
-  return place.spans_racks && between_racks > 0 ? std::min(bytes_per_second, between_racks)
-                                                : bytes_per_second;
+  const double link = share * group.link.bytes_per_second;
+  if (place.spans_racks && between_racks > 0) {
+    bytes_per_second = std::min(bytes_per_second, between_racks);
+  }
+  return link > 0 ? std::min(bytes_per_second, link) : bytes_per_second;
 }
 
-double StepRates::NetworkLatencySeconds(const RankPlace& place) const {
-  return worker_.network_latency_seconds +
-         (place.spans_racks ? worker_.between_racks_latency_seconds : 0);
+double StepRates::NetworkLatencySeconds(const RankPlace& place, const RankGroup& group) const {
+  const double machines = worker_.network_latency_seconds +
+                          (place.spans_racks ? worker_.between_racks_latency_seconds : 0);
+  return std::max(machines, group.link.latency_seconds);
 }
 
 std::unique_ptr<const StepRates> MakeStepRates(const WorkerProfile& worker, DType products,

@@ -11,6 +11,7 @@
 #include "common/spec/cluster_spec.h"
 #include "common/spec/time_calibration.h"
 #include "coordinator/planner/cluster/block_shapes.h"
+#include "coordinator/planner/machine_links.h"
 
 namespace weft::planner {
 
@@ -25,6 +26,7 @@ struct RankPlace {
 struct RankGroup {
   int64_t ranks = 1;
   int64_t on_worker = 1;  ///< Fewest of them on a worker that has any; its link is the slowest.
+  MachineLink link = {};  ///< The worst that is stated between two of their workers.
 
   bool within_worker() const { return on_worker >= ranks; }
 };
@@ -151,9 +153,10 @@ class StepRates {
 
   /// Bytes per second of one stream between two ranks, on one worker or on two of a rack.
   virtual double LinkBytesPerSecond(bool within_worker) const = 0;
-  /// The same of one rank's messages to another. Where ranks are in several racks, messages between
-  /// workers are as slow as those between racks: a ring waits for its slowest link.
-  virtual Wire PointToPoint(const RankPlace& place, bool within_worker) const = 0;
+  /// The same of messages of one rank of the group to another. Where ranks are in several racks,
+  /// messages between workers are as slow as those between racks, and those of a group as slow as
+  /// over its link: a ring waits for its slowest link.
+  virtual Wire PointToPoint(const RankPlace& place, const RankGroup& group) const = 0;
   virtual double CollectiveSeconds(const RankPlace& place, const RankGroup& group,
                                    const CollectiveLoad& load) const = 0;
   /// Seconds of `count` all-reduces with `bytes` in all.
@@ -201,11 +204,12 @@ class StepRates {
 
   /// Bytes per second of the worker's loopback.
   double LoopbackBytesPerSecond() const;
-  /// What is left of a rate between workers where ranks span racks and have a share `share` of what
-  /// the worker sends.
-  double BetweenWorkers(const RankPlace& place, double bytes_per_second, double share = 1) const;
-  /// How much longer messages between workers take than those within one.
-  double NetworkLatencySeconds(const RankPlace& place) const;
+  /// What is left of a rate between workers of the group where ranks span racks, or a link is
+  /// slower, and ranks have a share `share` of what the worker sends.
+  double BetweenWorkers(const RankPlace& place, const RankGroup& group, double bytes_per_second,
+                        double share = 1) const;
+  /// How much longer messages between workers of the group take than those within one.
+  double NetworkLatencySeconds(const RankPlace& place, const RankGroup& group) const;
 
   const WorkerProfile& worker_;
   const DType products_;

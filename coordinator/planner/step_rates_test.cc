@@ -54,10 +54,10 @@ TEST(StepRates, MessagesTakeLongerBetweenMachines) {
   for (const bool on_devices : {false, true}) {
     const auto fast = MakeStepRates(near, DType::kBF16, on_devices);
     const auto slow = MakeStepRates(far, DType::kBF16, on_devices);
-    EXPECT_DOUBLE_EQ(slow->PointToPoint(place, false).message_seconds,
-                     fast->PointToPoint(place, false).message_seconds + 2e-3);
-    EXPECT_EQ(slow->PointToPoint(place, true).message_seconds,
-              fast->PointToPoint(place, true).message_seconds);
+    EXPECT_DOUBLE_EQ(slow->PointToPoint(place, across).message_seconds,
+                     fast->PointToPoint(place, across).message_seconds + 2e-3);
+    EXPECT_EQ(slow->PointToPoint(place, within).message_seconds,
+              fast->PointToPoint(place, within).message_seconds);
     EXPECT_GT(slow->AllReduceSeconds(place, across, 1, 100),
               0.2 + fast->AllReduceSeconds(place, across, 1, 100));
     EXPECT_EQ(slow->AllReduceSeconds(place, within, 1, 100),
@@ -76,12 +76,12 @@ TEST(StepRates, MessagesAreSlowerWhereRanksSpanRacks) {
   for (const bool on_devices : {false, true}) {
     const auto rates = MakeStepRates(worker, DType::kBF16, on_devices);
     const double share = on_devices ? 0.5 : 1;
-    const Wire fast = rates->PointToPoint(near, false), slow = rates->PointToPoint(far, false);
+    const Wire fast = rates->PointToPoint(near, across), slow = rates->PointToPoint(far, across);
     EXPECT_DOUBLE_EQ(fast.bytes_per_second, 1e9 * share);
     EXPECT_DOUBLE_EQ(slow.bytes_per_second, 1e8 * share);
     EXPECT_DOUBLE_EQ(slow.message_seconds, fast.message_seconds + 1e-3);
-    EXPECT_EQ(rates->PointToPoint(far, true).bytes_per_second,
-              rates->PointToPoint(near, true).bytes_per_second);
+    EXPECT_EQ(rates->PointToPoint(far, within).bytes_per_second,
+              rates->PointToPoint(near, within).bytes_per_second);
     EXPECT_EQ(rates->AllReduceSeconds(far, within, 1e9, 1),
               rates->AllReduceSeconds(near, within, 1e9, 1));
     EXPECT_GT(rates->AllReduceSeconds(far, across, 1e9, 1),
@@ -93,6 +93,37 @@ TEST(StepRates, MessagesAreSlowerWhereRanksSpanRacks) {
     // The latency of many small messages counts.
     EXPECT_GT(rates->AllReduceSeconds(far, across, 1, 100),
               0.2 + rates->AllReduceSeconds(near, across, 1, 100));
+  }
+}
+
+TEST(StepRates, AGroupIsAsSlowAsItsLinkAndNeverFaster) {
+  WorkerProfile worker = GpuWorker("g", 2, kGiB);
+  worker.network_bytes_per_second = 1e9;
+  worker.network_latency_seconds = 1e-4;
+  const RankPlace place{.threads = 1, .ranks_on_worker = 2};
+  const RankGroup plain{.ranks = 4, .on_worker = 2};
+  const auto with = [&](const MachineLink& link) {
+    RankGroup group = plain;
+    group.link = link;
+    return group;
+  };
+  const RankGroup slow = with({1e8, 1e-3}), fast = with({1e12, 1e-6});
+  const RankGroup within{.ranks = 2, .on_worker = 2, .link = slow.link};
+  for (const bool on_devices : {false, true}) {
+    const auto rates = MakeStepRates(worker, DType::kBF16, on_devices);
+    const Wire own = rates->PointToPoint(place, plain), over = rates->PointToPoint(place, slow);
+    EXPECT_DOUBLE_EQ(over.bytes_per_second, own.bytes_per_second / 10) << "a GPU has its share";
+    EXPECT_DOUBLE_EQ(over.message_seconds, own.message_seconds - 1e-4 + 1e-3);
+    EXPECT_EQ(rates->PointToPoint(place, fast).bytes_per_second, own.bytes_per_second);
+    EXPECT_EQ(rates->PointToPoint(place, fast).message_seconds, own.message_seconds);
+    EXPECT_GT(rates->AllReduceSeconds(place, slow, 1e9, 1),
+              5 * rates->AllReduceSeconds(place, plain, 1e9, 1));
+    EXPECT_GT(rates->AllToAllSeconds(place, slow, 1e9, 3),
+              5 * rates->AllToAllSeconds(place, plain, 1e9, 3));
+    EXPECT_GT(rates->HostGatherSeconds(place, slow, 1e9, 1),
+              5 * rates->HostGatherSeconds(place, plain, 1e9, 1));
+    EXPECT_EQ(rates->AllReduceSeconds(place, within, 1e9, 1),
+              rates->AllReduceSeconds(place, {.ranks = 2, .on_worker = 2}, 1e9, 1));
   }
 }
 

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <string_view>
 #include <tuple>
 
 #include "common/model/device_order.h"
 #include "coordinator/planner/processor_rates.h"
+#include "coordinator/planner/worker_order.h"
 
 namespace weft::planner {
 namespace {
@@ -49,33 +48,12 @@ bool Alike(const WorkerProfile& a, const WorkerProfile& b) {
 
 WorkerGroups::WorkerGroups(const ClusterProfile& cluster, const PrecisionRecipe& precision,
                            bool on_devices)
-    : on_devices_(on_devices) {
-  struct Counted {
-    const WorkerProfile* worker;
-    int64_t devices = 0;
-    int64_t in_rack = 0;  // of GPUs or cores
-  };
-  std::vector<Counted> counted;
-  std::map<std::string_view, int64_t> in_rack;
-  for (const WorkerProfile& worker : cluster.workers) {
-    const int64_t devices = on_devices ? UsableDevices(worker.devices) : 0;
-    if (on_devices && devices == 0) continue;
-    counted.push_back({&worker, devices});
-    in_rack[worker.rack] += on_devices ? devices : worker.cores;
-  }
-  for (Counted& each : counted) each.in_rack = in_rack.at(each.worker->rack);
-  // The largest first, so that few machines do the work; of equals those of the largest rack, so
-  // that few switches are between them; then by name.
-  std::sort(counted.begin(), counted.end(), [](const Counted& a, const Counted& b) {
-    const WorkerProfile &one = *a.worker, &other = *b.worker;
-    return std::tie(b.devices, other.cores, other.memory_limit_bytes, b.in_rack, one.rack,
-                    one.worker_id) < std::tie(a.devices, one.cores, one.memory_limit_bytes,
-                                              a.in_rack, other.rack, other.worker_id);
-  });
+    : on_devices_(on_devices),
+      links_(MachineLinksOf(cluster)),
+      workers_(WorkerOrder(cluster, on_devices, links_.get())) {
   std::vector<const WorkerProfile*> first_of_kind;
-  for (const Counted& each : counted) {
-    const WorkerProfile* worker = each.worker;
-    workers_.push_back(worker);
+  for (const WorkerProfile* worker : workers_) {
+    if (links_ != nullptr) zones_.push_back(links_->ZoneOf(*worker));
     says_between_racks_ |=
         worker->between_racks_bytes_per_second > 0 || worker->between_racks_latency_seconds > 0;
     size_t kind = 0;
@@ -202,6 +180,16 @@ bool WorkerGroups::HasRoom(const CostedPlan& costed, int64_t bytes) const {
     left -= std::min(left, group.count * RanksOn(group, costed, bytes, left));
   }
   return left == 0;
+}
+
+std::shared_ptr<const RankLinks> WorkerGroups::LinksOf(const CostedPlan& costed) const {
+  if (links_ == nullptr) return nullptr;
+  const std::vector<int64_t> ranks_on = PlaceRanks(costed, workers_);
+  std::vector<RankLinks::Machine> machines;
+  for (size_t worker = 0; worker < ranks_on.size(); ++worker) {
+    if (ranks_on[worker] > 0) machines.push_back({zones_[worker], ranks_on[worker]});
+  }
+  return std::make_shared<const RankLinks>(links_, machines);
 }
 
 bool WorkerGroups::SpansRacks(const CostedPlan& costed) const {

@@ -11,12 +11,15 @@
 #include "common/model/precision.h"
 #include "common/spec/cluster_spec.h"
 #include "coordinator/planner/costed_plan.h"
+#include "coordinator/planner/machine_links.h"
+#include "coordinator/planner/rank_links.h"
 #include "coordinator/planner/step_rates.h"
 
 namespace weft::planner {
 
-/// The workers of a cluster that count for a job, the largest first, with their rates. What
-/// measured the same is looked at once. Does not change once it is made.
+/// The workers of a cluster that count for a job, in the order in which ranks fill them
+/// (WorkerOrder), with their rates. What measured the same is looked at once.
+/// Does not change once it is made.
 class WorkerGroups {
  public:
   /// Counts only workers with usable GPUs if `on_devices`. `cluster` outlives it.
@@ -54,6 +57,8 @@ class WorkerGroups {
   bool HasCores(int64_t ranks, int64_t ranks_per_worker, int64_t threads) const;
   bool HasRoom(const CostedPlan& costed, int64_t bytes) const;
 
+  /// What the cluster states of the network between the ranks of the plan; null: nothing.
+  std::shared_ptr<const RankLinks> LinksOf(const CostedPlan& costed) const;
   /// Whether ranks of the plan are in several racks and some machine says what lies between these.
   bool SpansRacks(const CostedPlan& costed) const;
 
@@ -80,10 +85,12 @@ class WorkerGroups {
   int64_t RanksOn(const Group& group, const CostedPlan& costed, int64_t bytes, int64_t left) const;
 
   const bool on_devices_;
+  const std::shared_ptr<const MachineLinks> links_;  ///< Null where the cluster states none.
   std::vector<const WorkerProfile*> workers_;
   std::vector<size_t> kinds_;
   std::vector<Group> groups_;
   bool says_between_racks_ = false;  ///< Some worker does.
+  std::vector<size_t> zones_;        ///< By worker, where it does.
   std::vector<std::unique_ptr<const StepRates>> rates_;
   ProductKind products_ = ProductKind::kUnpacked;
   int64_t product_workspace_ = 0;

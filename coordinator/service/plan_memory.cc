@@ -100,7 +100,8 @@ Result<PlanReport> PlanMemory::Recall(const JobSpec& spec, const ClusterProfile&
 PlanMemory::KnownClusters::const_iterator PlanMemory::Known(const ClusterProfile& cluster,
                                                             size_t hash) const {
   return std::find_if(clusters_.begin(), clusters_.end(), [&](const KnownCluster& known) {
-    return known.hash == hash && known.cluster->workers == cluster.workers;
+    return known.hash == hash && known.cluster->workers == cluster.workers &&
+           known.cluster->links == cluster.links;
   });
 }
 

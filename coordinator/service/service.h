@@ -431,8 +431,8 @@ class Service {
   void SetNetworkRatesSoon();
   /// Sets the rate that was last found for its kind of machine. Needs view_mutex_.
   void SetNetworkRate(Session& session);
-  /// The workers of a plan on processors with the cores that its ranks have, and as network the
-  /// slowest link that was measured between them. nullopt where that says nothing new: there is
+  /// The workers of a plan with the cores that its ranks have, and as network the slowest link that
+  /// was measured between them. nullopt where that says nothing new: there is
   /// none, it is about the rate of their kind, or a worker was started with a rate.
   std::optional<ClusterProfile> PlaceByItsLinks(const Plan& plan) const;
 

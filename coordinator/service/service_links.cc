@@ -33,8 +33,10 @@ constexpr double kShortLatency = 20e-6;
 
 /// Machines of one kind get one rate: each would else be a kind of its own for the planner.
 std::string HardwareKind(const WorkerProfile& machine) {
-  return planner::MachineKind(machine) + ", " + std::to_string(machine.cores) + " cores, " +
-         std::to_string(machine.memory_bytes >> kBitsOfGib) + " GiB";
+  std::string kind = planner::MachineKind(machine) + ", " + std::to_string(machine.cores) +
+                     " cores, " + std::to_string(machine.memory_bytes >> kBitsOfGib) + " GiB";
+  for (const DeviceSpec& device : machine.devices) kind += ", " + device.name;
+  return kind;
 }
 
 }  // namespace
@@ -60,8 +62,7 @@ void Service::JoinLinks(Session& session) {
   SetNetworkRate(session);
   lock.unlock();
   // The first of its kind that was measured, as after a restart.
-  if (session.profile.devices.empty() && !network_rates_.contains(HardwareKind(session.profile)) &&
-      links_.RateOf({session.machine})) {
+  if (!network_rates_.contains(HardwareKind(session.profile)) && links_.RateOf({session.machine})) {
     SetNetworkRates();
   }
   if (!moved) return;
@@ -296,7 +297,7 @@ void Service::SetNetworkRatesSoon() {
 void Service::SetNetworkRates() {
   std::map<std::string, std::set<std::string>> machines;
   for (const auto& [id, session] : sessions_) {
-    if (session.profile.devices.empty() && !session.machine.empty()) {
+    if (!session.machine.empty()) {
       machines[HardwareKind(session.profile)].insert(session.machine);
     }
   }
@@ -314,8 +315,10 @@ void Service::SetNetworkRate(Session& session) {
   double& latency = session.profile.network_latency_seconds;
   rate = session.given_network;
   latency = 0;
-  // One TCP stream says what ranks on processors get; NCCL has other ways.
-  if (session.machine.empty() || !session.profile.devices.empty()) return;
+  // One TCP stream is what ranks on processors get. NCCL gets no less of the same network, and more
+  // where it has several connections or RDMA: of GPUs the rate is a lower bound, and says nothing
+  // of a network that the user has stated.
+  if (session.machine.empty() || (rate > 0 && !session.profile.devices.empty())) return;
   const auto measured = network_rates_.find(HardwareKind(session.profile));
   if (measured == network_rates_.end()) return;
   if (rate == 0) rate = measured->second.bytes_per_second;
@@ -323,7 +326,7 @@ void Service::SetNetworkRate(Session& session) {
 }
 
 std::optional<ClusterProfile> Service::PlaceByItsLinks(const Plan& plan) const {
-  if (OnDevices(plan) || links_.links().empty()) return std::nullopt;
+  if (links_.links().empty()) return std::nullopt;
   std::map<std::string, int64_t> ranks_on;
   for (const std::string& id : plan.rank_workers) ++ranks_on[id];
   if (ranks_on.size() < 2) return std::nullopt;
@@ -340,6 +343,7 @@ std::optional<ClusterProfile> Service::PlaceByItsLinks(const Plan& plan) const {
   bool differs = false;
   for (const auto& [id, ranks] : ranks_on) {
     WorkerProfile& worker = place.workers.emplace_back(Calibrated(sessions_.at(id).profile));
+    // No more ranks than the plan has there, also where there are more GPUs.
     worker.cores = ranks * plan.threads_per_rank;
     double& rate = worker.network_bytes_per_second;
     double& latency = worker.network_latency_seconds;

@@ -29,7 +29,11 @@ class LinksTest : public ServiceTest {
     hello.profile.memory_limit_bytes = 1 << 30;
     hello.profile.loopback_bytes_per_second = 5e9;
     hello.profile.network_bytes_per_second = given;
-    for (int index = 0; index < gpus; ++index) hello.profile.devices.emplace_back().index = index;
+    for (int index = 0; index < gpus; ++index) {
+      DeviceSpec& device = hello.profile.devices.emplace_back();
+      device.index = index;
+      device.memory_bytes = device.memory_limit_bytes = 1 << 30;
+    }
     service_->Attach(link, hello);
     EXPECT_TRUE(link->Saw("registered"));
     return link;
@@ -135,13 +139,37 @@ TEST_F(LinksTest, WhatTheWorkerWasStartedWithWinsOverWhatIsMeasured) {
   EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
 }
 
-TEST_F(LinksTest, OneTcpStreamSaysNothingOfWhatGpusDo) {
+TEST_F(LinksTest, PlansOfGpusUseTheRateAsThoseOfProcessorsDo) {
   auto one = Join("w1", "m1", 0, 8);
-  auto two = Join("w2", "m2");
-  Measure(one, two, 1, 1e8, "host-w1");
   EXPECT_EQ(View("w1").network_source, NetworkSource::kAssumed);
-  EXPECT_EQ(View("w1").profile.network_bytes_per_second, 0);
-  EXPECT_THAT(View("w1").links, SizeIs(1)) << "it is shown all the same";
+  auto two = Join("w2", "m2", 0, 8);
+  Measure(one, two, 1, 1e8, "host-w1");
+  for (const char* id : {"w1", "w2"}) {
+    EXPECT_EQ(View(id).network_source, NetworkSource::kMeasured);
+    EXPECT_DOUBLE_EQ(View(id).profile.network_bytes_per_second, 1e8);
+    EXPECT_DOUBLE_EQ(View(id).profile.network_latency_seconds, 1e-4);
+  }
+}
+
+TEST_F(LinksTest, MachinesWithGpusAreAKindOfTheirOwn) {
+  auto one = Join("w1", "m1", 0, 8);
+  auto two = Join("w2", "m2", 0, 8);
+  Measure(one, two, 1, 1e9, "host-w1");
+  auto three = Join("w3", "m3");
+  auto four = Join("w4", "m4", 0, 2);
+  EXPECT_EQ(View("w3").network_source, NetworkSource::kAssumed) << "it has no GPUs";
+  EXPECT_EQ(View("w4").network_source, NetworkSource::kAssumed) << "it has fewer";
+  auto five = Join("w5", "m5", 0, 8);
+  EXPECT_DOUBLE_EQ(View("w5").profile.network_bytes_per_second, 1e9);
+}
+
+TEST_F(LinksTest, ThatAWorkerWithGpusWasStartedWithWinsToo) {
+  auto one = Join("w1", "m1", 5e10, 8);
+  auto two = Join("w2", "m2", 0, 8);
+  Measure(one, two, 1, 1e8, "host-w1");
+  EXPECT_EQ(View("w1").network_source, NetworkSource::kGiven);
+  EXPECT_DOUBLE_EQ(View("w1").profile.network_bytes_per_second, 5e10) << "as over InfiniBand";
+  EXPECT_EQ(View("w1").profile.network_latency_seconds, 0) << "that of TCP says nothing of it";
   EXPECT_DOUBLE_EQ(View("w2").profile.network_bytes_per_second, 1e8);
 }
 
@@ -263,6 +291,34 @@ TEST_F(LinksTest, StepsArePredictedWithTheLinksOfThePlaceThatAJobGets) {
   EXPECT_DOUBLE_EQ(plan.prediction.step_seconds, 1) << "not the ten of its kind";
   EXPECT_DOUBLE_EQ(plan.prediction.time.exposed_communication_seconds, 1);
   EXPECT_EQ(plan.prediction.memory_per_rank.activations_bytes, 2000) << "as it was";
+}
+
+TEST_F(LinksTest, StepsOnGpusArePredictedWithTheLinksOfThePlaceToo) {
+  planner_ = AtOnce(ByTheNetwork);
+  StartService();
+  auto one = Join("w1", "m1", 0, 1);
+  auto two = Join("w2", "m2", 0, 1);
+  Measure(one, two, 1, 1e8, "host-w1");
+  auto three = Join("w3", "m3", 0, 1);
+  Measure(one, three, 2, 1e8, "host-w1");
+  Measure(two, three, 3, 1e9, "host-w2");
+  JobSpec spec;
+  spec.name = "job";
+  spec.data.train = {"/data/a"};
+  spec.train.global_batch = 16;
+  spec.resources.ranks = 2;
+  spec.resources.device = "cuda";
+  std::promise<std::string> submitted;
+  service_->Submit(spec, "gpus", [&](const Result<SubmitResult>& result) {
+    submitted.set_value(result.ok() ? result->view.job.id : result.status().message());
+  });
+  const std::string id = submitted.get_future().get();
+  ASSERT_TRUE(two->Saw("start " + id));
+  ASSERT_TRUE(three->Saw("start " + id));
+  const Plan plan = two->last_start().plan;
+  EXPECT_EQ(plan.device, "cuda");
+  EXPECT_THAT(plan.rank_workers, UnorderedElementsAre("w2", "w3"));
+  EXPECT_DOUBLE_EQ(plan.prediction.step_seconds, 1) << "not the ten of its kind";
 }
 
 TEST_F(LinksTest, OneSlowLinkOfThePlaceMakesStepsLonger) {

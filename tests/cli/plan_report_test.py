@@ -174,7 +174,7 @@ class PlanReport(unittest.TestCase):
 
     def test_files_of_clusters_that_the_docs_show_can_be_planned_for(self):
         files = sorted((ROOT / "docs/examples/clusters").glob("*.yaml"))
-        self.assertEqual(len(files), 5)
+        self.assertEqual(len(files), 6)
         for file in files:
             path = self.file("job.json", job(device="auto"))
             done = subprocess.run([BIN / "weft", "plan", path, "--cluster", file, "-o", "json"],
@@ -214,6 +214,43 @@ class PlanReport(unittest.TestCase):
         self.assertRegex(refused.stderr, r"cluster\.json:1:.*between_racks_bytes_per_second is -1")
         one_rack = {"workers": [{**machine("a"), "between_racks_bytes_per_second": 1e9}]}
         self.assertIn("all machines are in the same one", self.plan(job(), one_rack).stderr)
+
+    def test_ranks_keep_away_from_a_slow_link_between_two_machines(self):
+        def plan(links, *options):
+            workers = [{**machine(name), "cores": 1, "rack": name[0],
+                        "network_bytes_per_second": 1e9} for name in ("a0", "a1", "b0", "b1")]
+            return self.plan(job(ranks=4, threads_per_rank=1, tensor_parallel=2),
+                             {"workers": workers, "links": links}, *options)
+
+        def best(links):
+            done = plan(links, "-o", "json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["candidates"][0]["plan"]
+
+        plain, slow = best([]), best([{"workers": ["a0", "a1"], "bytes_per_second": 1e6}])
+        self.assertEqual(plain["rank_workers"], ["a0", "a1", "b0", "b1"])
+        self.assertEqual(sorted(slow["rank_workers"]), plain["rank_workers"])
+        for group in (slow["rank_workers"][:2], slow["rank_workers"][2:]):
+            self.assertNotEqual(set(group), {"a0", "a1"})
+        self.assertAlmostEqual(slow["prediction"]["step_seconds"],
+                               plain["prediction"]["step_seconds"])
+        racks = best([{"racks": ["a", "b"], "bytes_per_second": 1e6}])
+        self.assertGreater(racks["prediction"]["step_seconds"],
+                           plain["prediction"]["step_seconds"])
+        for links, message in (
+                ([{"workers": ["a0", "a2"], "bytes_per_second": 1e6}],
+                 r"cluster\.json: links\[0\]: no machine has the worker_id 'a2'; did you mean"),
+                ([{"workers": ["a0", "a1"], "bytes_per_second": 2e9}],
+                 r"cluster\.json: links\[0\]: .*sends 1e\+09 in all; hint: network_bytes"),
+                ([{"racks": ["a", "c"], "latency_seconds": 1e-3}], r"no machine has the rack 'c'"),
+                ([{"workers": ["a0", "a1"]}], r"says neither bytes_per_second nor latency"),
+                ([{"workers": ["a0", "a1"], "bytes": 1}], r"links\[0\]\.bytes is not a known field"),
+                ([{"workers": ["a0", "a1"], "bytes_per_second": -1}], r"bytes_per_second is -1"),
+                ("fast", r"links must be"),
+                ([{}] * 257, r"links")):
+            refused = plan(links)
+            self.assertNotEqual(refused.returncode, 0, links)
+            self.assertRegex(refused.stderr, message)
 
     def test_groups_of_machines_that_say_too_little_are_refused(self):
         done = self.plan(job(), {"workers": [{**machine("a"), "gpus": 8}]})

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "common/spec/check_links.h"
 #include "common/spec/check_profile.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan_query.h"
@@ -50,6 +51,7 @@ void Read(std::string_view name, std::string_view bytes) {
     const auto cluster = ReadBothWays<v1::ClusterProfile, ClusterProfile>(bytes);
     if (!cluster) return;
     for (const WorkerProfile& worker : cluster->workers) (void)CheckProfile(worker);
+    (void)CheckLinks(*cluster);
   } else if (name == "PlanQuery") {
     (void)ReadBothWays<v1::PlanQuery, PlanQuery>(bytes);
   } else {

@@ -1,13 +1,14 @@
 #include "coordinator/planner/report/devices.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "common/model/device_order.h"
 #include "common/spec/planned_job.h"
 #include "common/spec/spec_json.h"
+#include "coordinator/planner/worker_order.h"
 
 namespace weft::planner {
 namespace {
@@ -42,24 +43,16 @@ int64_t CountDevices(const ClusterProfile& cluster, bool on_devices) {
 }
 
 ClusterProfile FirstDevices(const ClusterProfile& cluster, bool on_devices, int64_t count) {
-  ClusterProfile first = cluster;
-  std::erase_if(first.workers,
-                [&](const WorkerProfile& worker) { return DevicesOn(worker, on_devices) == 0; });
-  const auto key = [&](const WorkerProfile& worker) {
-    return std::tuple(-DevicesOn(worker, on_devices), -worker.cores, -worker.memory_limit_bytes,
-                      worker.worker_id);
-  };
-  std::sort(first.workers.begin(), first.workers.end(),
-            [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  ClusterProfile first{.workers = {}, .links = cluster.links};
   int64_t left = count;
-  size_t machines = 0;
-  for (; machines < first.workers.size() && left > 0; ++machines) {
-    WorkerProfile& worker = first.workers[machines];
-    const int64_t devices = DevicesOn(worker, on_devices);
-    if (devices > left) KeepDevices(worker, left);
+  const std::shared_ptr<const MachineLinks> links = MachineLinksOf(cluster);
+  for (const WorkerProfile* worker : WorkerOrder(cluster, on_devices, links.get())) {
+    const int64_t devices = DevicesOn(*worker, on_devices);
+    if (left <= 0) break;
+    first.workers.push_back(*worker);
+    if (devices > left) KeepDevices(first.workers.back(), left);
     left -= std::min(left, devices);
   }
-  first.workers.resize(machines);
   return first;
 }
 
@@ -83,7 +76,7 @@ std::vector<ClusterProfile> KindsOf(const ClusterProfile& cluster) {
     const WorkerProfile nameless = WithoutNames(worker);
     auto kind = std::find_if(kinds.begin(), kinds.end(),
                              [&](const auto& each) { return each.first == nameless; });
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {nameless, {}});
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {nameless, {{}, cluster.links}});
     kind->second.workers.push_back(worker);
   }
   std::vector<ClusterProfile> clusters;

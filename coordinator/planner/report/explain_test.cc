@@ -152,6 +152,24 @@ TEST(Sensitivity, OfLinksIsWhatFasterOnesGive) {
   EXPECT_EQ(explanation.details[0].binding, "links");
 }
 
+TEST(Sensitivity, LinksThatAreStatedAreRaisedToo) {
+  JobSpec job = SmallGpt2();
+  job.resources.ranks = 2;
+  job.resources.threads_per_rank = 1;
+  job.resources.micro_batch = 8;
+  ClusterProfile cluster{{CpuMachine("a", 1, 16 * kGiB), CpuMachine("b", 1, 16 * kGiB)}};
+  for (WorkerProfile& worker : cluster.workers) worker.network_bytes_per_second = 1e9;
+  cluster.links = {{.workers = {"a", "b"}, .bytes_per_second = 5e6}};
+  const PlanExplanation explanation = Explain(job, cluster);
+  cluster.links.front().bytes_per_second *= 1.1;
+  const Result<PlanReport> faster = PlanJob(job, cluster);
+  ASSERT_TRUE(faster.ok());
+  const double gain =
+      Chosen(explanation).step_seconds / faster->candidates[0].plan.prediction.step_seconds - 1;
+  EXPECT_GT(gain, 0.02);
+  EXPECT_NEAR(GainFrom(explanation, "links between machines"), gain, 1e-9);
+}
+
 TEST(Sensitivity, OfGpusSaysWhichLinksCount) {
   JobSpec job = SmallGpt2();
   job.resources.ranks = 4;

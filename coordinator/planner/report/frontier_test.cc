@@ -128,6 +128,19 @@ TEST(FirstDevices, TakesLargeMachinesFirstAndCutsTheLast) {
   EXPECT_EQ(CountDevices(FirstDevices(cluster, true, 100), true), 10);
 }
 
+TEST(FirstDevices, TakesNearMachinesAndKeepsWhatIsStatedOfThem) {
+  ClusterProfile cluster{
+      {GpuMachine("a", 1, kGiB), GpuMachine("b", 1, kGiB), GpuMachine("c", 1, kGiB)}};
+  for (WorkerProfile& worker : cluster.workers) worker.network_bytes_per_second = 1e9;
+  cluster.links = {{.workers = {"a", "b"}, .bytes_per_second = 1e6}};
+  const ClusterProfile two = FirstDevices(cluster, true, 2);
+  ASSERT_THAT(two.workers, SizeIs(2));
+  EXPECT_EQ(two.workers[0].worker_id, "a");
+  EXPECT_EQ(two.workers[1].worker_id, "c");
+  EXPECT_EQ(two.links, cluster.links);
+  for (const ClusterProfile& kind : KindsOf(cluster)) EXPECT_EQ(kind.links, cluster.links);
+}
+
 TEST(FewestDevices, FindsTheFirstOfThoseThatFit) {
   const ClusterProfile cluster{{GpuMachine("g", 8, kGiB), GpuMachine("h", 5, kGiB)}};
   for (int64_t enough = 1; enough <= 14; ++enough) {

@@ -124,7 +124,15 @@ double StepOn(const JobSpec& planned, const ClusterProfile& cluster, const Plan&
   return seconds;
 }
 
-using Raise = std::function<void(WorkerProfile&)>;
+using Raise = std::function<void(ClusterProfile&)>;
+
+/// Raises a rate of each machine.
+template <class OfWorker>
+Raise OfWorkers(OfWorker raise) {
+  return [raise](ClusterProfile& cluster) {
+    for (WorkerProfile& worker : cluster.workers) raise(worker);
+  };
+}
 
 void RaiseProducts(std::vector<GemmRate>& rates) {
   for (GemmRate& rate : rates) rate.flops_per_second *= kMore;
@@ -134,21 +142,26 @@ void RaiseProducts(std::vector<GemmRate>& rates) {
 std::vector<std::pair<std::string, Raise>> RatesOf(const ClusterProfile& cluster, const Plan& plan,
                                                    bool on_devices) {
   std::vector<std::pair<std::string, Raise>> rates;
-  rates.emplace_back("compute", [=](WorkerProfile& worker) {
-    if (!on_devices) RaiseProducts(worker.gemm);
-    for (DeviceSpec& device : worker.devices) RaiseProducts(device.gemm);
-  });
-  rates.emplace_back("memory bandwidth", [=](WorkerProfile& worker) {
-    if (!on_devices) worker.copy_bytes_per_second *= kMore;
-    for (DeviceSpec& device : worker.devices) device.copy_bytes_per_second *= kMore;
-  });
+  rates.emplace_back("compute", OfWorkers([=](WorkerProfile& worker) {
+                       if (!on_devices) RaiseProducts(worker.gemm);
+                       for (DeviceSpec& device : worker.devices) RaiseProducts(device.gemm);
+                     }));
+  rates.emplace_back("memory bandwidth", OfWorkers([=](WorkerProfile& worker) {
+                       if (!on_devices) worker.copy_bytes_per_second *= kMore;
+                       for (DeviceSpec& device : worker.devices) {
+                         device.copy_bytes_per_second *= kMore;
+                       }
+                     }));
   const std::vector<UsedMachine> machines = MachinesOf(plan, cluster);
   const bool shared = std::any_of(machines.begin(), machines.end(),
                                   [](const UsedMachine& machine) { return machine.ranks > 1; });
-  const Raise between = [](WorkerProfile& worker) {
-    worker.loopback_bytes_per_second *= kMore;
-    worker.network_bytes_per_second *= kMore;
-    worker.between_racks_bytes_per_second *= kMore;
+  const Raise between = [](ClusterProfile& all) {
+    for (WorkerProfile& worker : all.workers) {
+      worker.loopback_bytes_per_second *= kMore;
+      worker.network_bytes_per_second *= kMore;
+      worker.between_racks_bytes_per_second *= kMore;
+    }
+    for (LinkSpec& link : all.links) link.bytes_per_second *= kMore;
   };
   if (!on_devices) {
     // Ranks on processors speak over the same kind of connection wherever they are.
@@ -161,11 +174,11 @@ std::vector<std::pair<std::string, Raise>> RatesOf(const ClusterProfile& cluster
     return rates;
   }
   if (shared) {
-    rates.emplace_back("links inside machines", [](WorkerProfile& worker) {
-      for (DeviceSpec& device : worker.devices) {
-        for (DeviceLink& link : device.links) link.bytes_per_second *= kMore;
-      }
-    });
+    rates.emplace_back("links inside machines", OfWorkers([](WorkerProfile& worker) {
+                         for (DeviceSpec& device : worker.devices) {
+                           for (DeviceLink& link : device.links) link.bytes_per_second *= kMore;
+                         }
+                       }));
   }
   if (machines.size() > 1) rates.emplace_back("links between machines", between);
   return rates;
@@ -178,7 +191,7 @@ std::vector<Sensitivity> SensitivityOf(const JobSpec& job, const ClusterProfile&
   const bool on_devices = plan.device != "cpu";
   const JobSpec planned = JobAsPlanned(job, plan);
   const ExplicitRates rates(plan, PrecisionOf(plan.precision).products, on_devices);
-  ClusterProfile base;
+  ClusterProfile base{.workers = {}, .links = cluster.links};
   for (const WorkerProfile& worker : cluster.workers) base.workers.push_back(rates.Of(worker));
   const double step = StepOn(planned, base, plan, stop);
   std::vector<Sensitivity> sensitivity;
@@ -190,7 +203,7 @@ std::vector<Sensitivity> SensitivityOf(const JobSpec& job, const ClusterProfile&
   };
   for (const auto& [what, raise] : RatesOf(cluster, plan, on_devices)) {
     ClusterProfile raised = base;
-    for (WorkerProfile& worker : raised.workers) raise(worker);
+    raise(raised);
     add(what, StepOn(planned, raised, plan, stop));
   }
   if (job.resources.host_link_bytes_per_second > 0) {

@@ -17,11 +17,13 @@
 #include "common/spec/spec_json.h"
 #include "coordinator/planner/pipeline_time.h"
 #include "coordinator/planner/processor_rates.h"
+#include "coordinator/planner/rank_links.h"
 #include "coordinator/planner/rank_share.h"
 #include "coordinator/planner/report/devices.h"
 #include "coordinator/planner/search.h"
 #include "coordinator/planner/step_inputs.h"
 #include "coordinator/planner/step_rates.h"
+#include "coordinator/planner/worker_order.h"
 
 namespace weft::planner {
 namespace {
@@ -60,6 +62,13 @@ PipelineTimeline PlayPipeline(const JobSpec& planned, const ClusterProfile& clus
   inputs.spans_racks = std::any_of(machines.begin(), machines.end(), [&](const auto& machine) {
     return machine.worker->rack != machines.front().worker->rack;
   });
+  if (const std::shared_ptr<const MachineLinks> links = MachineLinksOf(cluster)) {
+    std::vector<RankLinks::Machine> linked;
+    for (const UsedMachine& machine : machines) {
+      linked.push_back({links->ZoneOf(*machine.worker), machine.ranks});
+    }
+    inputs.links = std::make_shared<const RankLinks>(links, linked);
+  }
   const StageShapes shapes(inputs.shape);
   struct Kind {
     std::unique_ptr<const StepRates> rates;

@@ -5,8 +5,8 @@
         --output docs/benchmarks/deterministic_mesh_ranks.json
 
 Runs jobs through a coordinator and a worker that offers two cores: data-parallel ranks, the same with
-ZeRO 1, and a pipeline of two stages, each rank a process of one thread. Both trainings of a row have the
-same micro-batches. A turn is a job of each, and its seconds of a step are the median that its summary
+ZeRO 1, 2 and 3, and a pipeline of two stages, each rank a process of one thread. Both trainings of a row
+have the same micro-batches. A turn is a job of each, and its seconds of a step are the median that its summary
 has; the slow-down is the median of the quotients of turns. Prints a table; --output writes the same as
 JSON. Measure on a machine that does nothing else.
 """
@@ -29,6 +29,8 @@ MICRO_BATCH, MICRO_BATCHES = 2, 8
 MESHES = {
     "data parallel": {"zero_stage": 0},
     "data parallel, ZeRO 1": {"zero_stage": 1},
+    "data parallel, ZeRO 2": {"zero_stage": 2},
+    "data parallel, ZeRO 3": {"zero_stage": 3},
     "pipeline": {"pipeline_parallel": 2},
 }
 KINDS = ("run", "mesh")
