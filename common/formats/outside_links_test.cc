@@ -73,7 +73,7 @@ class OutsideLinksTest : public ::testing::Test {
 
 TEST_F(OutsideLinksTest, ModelsAreRefused) {
   JobSpec job;
-  job.model.import_path = Copy(kModel, "model");
+  job.model.import_path = job.data.tokenizer.path = Copy(kModel, "model");
   ExpectRefused(job.model.import_path, {"config.json", "model.safetensors"}, [&](Env& env) {
     JobSpec resolved = job;
     WEFT_RETURN_IF_ERROR(ResolveImportedModel(env, resolved));
@@ -99,7 +99,7 @@ TEST_F(OutsideLinksTest, PartsOfWeightsAreRefused) {
 
 TEST_F(OutsideLinksTest, AdaptersAreRefused) {
   JobSpec job;
-  job.model.import_path = Copy(kModel, "model");
+  job.model.import_path = job.data.tokenizer.path = Copy(kModel, "model");
   job.model.peft.method = "lora";
   job.model.peft.import_path = Copy(kAdapter, "adapter");
   ExpectRefused(job.model.peft.import_path, {"adapter_config.json", "adapter_model.safetensors"},

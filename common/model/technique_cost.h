@@ -193,6 +193,9 @@ class TechniqueCost {
     return {};
   }
 
+  /// Whether it only measures: no weight is another one with it.
+  virtual bool OnlyMeasures() const { return false; }
+
   /// Whether it computes with the values of frozen weights otherwise than in their products.
   virtual bool ReadsFrozenWeights(const ModelSpec&) const { return false; }
 

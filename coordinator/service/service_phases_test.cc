@@ -109,7 +109,7 @@ TEST_F(ServicePhasesTest, APhaseIsPlannedWithoutPlacesThatItRefuses) {
   spec.phases.resize(2);
   spec.phases[0].steps = spec.phases[1].steps = 10;
   spec.phases[0].layers = spec.model.layers / 2;
-  spec.phases[0].search = {.steps = 4, .layers = {2, 4, 6}, .image_sizes = {}};
+  spec.phases[0].search = {.steps = 4, .layers = {1, 2, 3}, .image_sizes = {}};
   spec.phases[1].growth.method = "stack";
   const std::string id = Submit(spec);
   ASSERT_TRUE(a->Saw("start " + id + " 1 to step 10"));

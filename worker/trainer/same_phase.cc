@@ -1,9 +1,11 @@
 #include "worker/trainer/same_phase.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include "common/json.h"
+#include "common/model/technique_cost.h"
 #include "common/spec/spec_json.h"
 #include "worker/engine/checkpoint/catalog.h"
 #include "worker/engine/checkpoint/manifest.h"
@@ -30,8 +32,12 @@ constexpr const char* kOfNoWeight[] = {
     "/train/eval_sequences",
     "/train/log_every_steps",
     "/train/replay_every_steps",
-    "/train/gradient_noise_scale",
 };
+
+void Erase(Json& fields, const std::string& pointer) {
+  const Json::json_pointer field(pointer);
+  fields.at(field.parent_pointer()).erase(field.back());
+}
 
 /// The fields of the job of a phase that say what is trained.
 Json TrainedFields(const JobSpec& job) {
@@ -40,9 +46,12 @@ Json TrainedFields(const JobSpec& job) {
                  {"optimizer", ToJson(job.optimizer)},
                  {"schedule", ToJson(job.schedule)},
                  {"train", ToJson(job.train)}};
-  for (const char* pointer : kOfNoWeight) {
-    const Json::json_pointer field(pointer);
-    fields.at(field.parent_pointer()).erase(field.back());
+  for (const char* pointer : kOfNoWeight) Erase(fields, pointer);
+  for (const TechniqueCost* technique : TechniqueCosts()) {
+    if (!technique->OnlyMeasures()) continue;
+    std::string pointer = "/" + std::string(technique->feature().setting);
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    Erase(fields, pointer);
   }
   return fields;
 }

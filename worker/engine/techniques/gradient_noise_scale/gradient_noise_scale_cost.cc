@@ -39,6 +39,8 @@ class GradientNoiseScaleCost : public TechniqueCost {
   const Feature& feature() const override { return kGradientNoiseScale; }
   std::span<const Refusal> refusals() const override { return kNoiseScaleRefusals; }
 
+  bool OnlyMeasures() const override { return true; }
+
   Status Check(const JobSpec& job) const override {
     const ResourceSpec& resources = job.resources;
     const bool one_micro_batch =
