@@ -22,15 +22,9 @@ constexpr char kOtherPhaseHint[] =
 /// What changes no weight: sizes that follow from the data, where their files are (the fingerprint
 /// says whether they are the same), what is measured, checked and logged.
 constexpr const char* kOfNoWeight[] = {
-    "/model/vocab_size",
-    "/model/classes",
-    "/data/train",
-    "/data/validation",
-    "/data/tokenizer/path",
-    "/data/chat_template",
-    "/train/eval_every_steps",
-    "/train/eval_sequences",
-    "/train/log_every_steps",
+    "/model/vocab_size",         "/model/classes",        "/data/train",
+    "/data/validation",          "/data/tokenizer/path",  "/data/chat_template",
+    "/train/eval_every_steps",   "/train/eval_sequences", "/train/log_every_steps",
     "/train/replay_every_steps",
 };
 
