@@ -68,8 +68,8 @@ TEST(CheckLinks, RefusesWhatDoesNotNameTwo) {
 }
 
 TEST(CheckLinks, RefusesNamesThatAreNotThere) {
-  EXPECT_THAT(Refusal({Between({"a-0", "b-0"}), Between({"a-0", "b-1"})}),
-              HasSubstr("links[1]: no machine has the worker_id 'b-1'; did you mean 'b-0'?"));
+  EXPECT_THAT(Refusal({Between({"a-0", "b-0"}), Between({"a-0", "b-00"})}),
+              HasSubstr("links[1]: no machine has the worker_id 'b-00'; did you mean 'b-0'?"));
   EXPECT_THAT(Refusal({BetweenRacks({"r1", "r3"})}), HasSubstr("no machine has the rack 'r3'"));
   EXPECT_THAT(Refusal({BetweenRacks({"r1", ""})}), HasSubstr("no machine has the rack ''"))
       << "machines without one are in none";

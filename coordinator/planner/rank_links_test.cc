@@ -16,7 +16,7 @@ ClusterProfile AllLinked(int64_t machines) {
     cluster.workers.emplace_back().worker_id = "w" + std::to_string(i);
     for (int64_t j = 0; j < i; ++j) {
       cluster.links.push_back({.workers = {"w" + std::to_string(j), "w" + std::to_string(i)},
-                               .bytes_per_second = static_cast<double>(100 + 10 * i + j),
+                               .bytes_per_second = static_cast<double>(500 - 10 * i + j),
                                .latency_seconds = static_cast<double>(7 * i + j)});
     }
   }

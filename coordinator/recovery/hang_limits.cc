@@ -46,6 +46,7 @@ ActivityForecast ForecastOf(const Plan& plan, int64_t global_batch,
                             std::span<const MachineRates> machines) {
   ActivityForecast forecast;
   const MemoryBreakdown& memory = plan.prediction.memory_per_rank;
+  forecast.on_gpus = plan.device == "cuda";
   forecast.step_seconds = plan.prediction.step_seconds;
   forecast.sequences_per_step = static_cast<double>(global_batch);
   double slowest_disk = machines.empty() ? 0 : machines.front().disk_write_bytes_per_second;
@@ -111,10 +112,10 @@ std::optional<double> HangLimits::ExpectedSeconds(const PlacementActivity& place
     case ActivityKind::kOther:
       break;
     case ActivityKind::kFirstStep:
-      if (step_seconds_ <= 0) break;
+      if (step_seconds_ <= 0 || forecast_.on_gpus) break;
       return step_seconds_ + forecast_.memory_seconds;
     case ActivityKind::kStart:
-      if (forecast_.load_seconds <= 0) break;
+      if (forecast_.load_seconds <= 0 || forecast_.on_gpus) break;
       return forecast_.load_seconds + forecast_.memory_seconds + step_seconds_;
     case ActivityKind::kEvaluation: {
       if (step_seconds_ <= 0 || forecast_.sequences_per_step <= 0 || placement.sequences <= 0) {

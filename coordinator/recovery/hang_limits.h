@@ -69,6 +69,7 @@ struct ActivityForecast {
   double memory_seconds = 0;  ///< To write to all memory of the plan once.
   double load_seconds = 0;    ///< To read weights and optimizer state.
   double disk_bytes_per_second = 0;
+  bool on_gpus = false;  ///< Whose first steps load kernels and try some: nothing says how long.
 };
 
 /// Of an attempt by `plan` with `global_batch` sequences a step, on these machines.

@@ -51,6 +51,10 @@ TEST(HangLimits, OfAFirstStepAreFiveTimesWhatThePlanPredictsOfItAndItsMemory) {
   EXPECT_EQ(LimitOf(Doing("training"), {.step_seconds = 100, .memory_seconds = 400}), 500)
       << "as its other steps";
   EXPECT_EQ(LimitOf(Doing("training"), {}), 300) << "nothing is known";
+  ActivityForecast on_gpus = Forecast();
+  on_gpus.on_gpus = true;
+  EXPECT_EQ(LimitOf(Doing("training"), on_gpus), 300) << "nor of kernels that are loaded first";
+  EXPECT_EQ(LimitOf(Doing("loading"), on_gpus), 300);
 }
 
 TEST(HangLimits, OfAnEvaluationFollowFromItsSequences) {
@@ -162,6 +166,9 @@ TEST(ActivityForecast, FollowsFromThePlanAndTheSlowestMachine) {
   unknown[0].disk_write_bytes_per_second = 0;
   EXPECT_EQ(ForecastOf(plan, 16, unknown).disk_bytes_per_second, 0);
   EXPECT_EQ(ForecastOf(plan, 16, unknown).load_seconds, 0);
+  EXPECT_FALSE(forecast.on_gpus);
+  plan.device = "cuda";
+  EXPECT_TRUE(ForecastOf(plan, 16, machines).on_gpus);
 }
 
 }  // namespace

@@ -512,18 +512,63 @@ bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& pl
   return claim == Claim::kPriority || claim == Claim::kShorter;
 }
 
-std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan, Outlook outlook) const {
-  QueueTree left = held_;
-  std::set<const Plan*> displaced;
-  for (const RankedActive& active : active_) {
-    const Claim claim = ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active,
-                                left, snapshot_.rules);
-    if (claim == Claim::kNone) continue;
-    left.Give(active.turn.queue, active.turn.amount);
-    displaced.insert(active.job->job.plan);
+std::optional<double> SchedulingPass::YieldsIn(const RankedActive& active, double then,
+                                               const QueueTree& left) const {
+  const double settles =
+      std::max(0.0, snapshot_.rules.protected_seconds - active.job->job.attempt_seconds);
+  const auto yields = [&](double seconds) {
+    RankedActive later = active;
+    later.in_seconds = seconds;
+    later.turn = turns_.Of(active.turn.queue, active.turn.priority, active.turn.amount,
+                           std::max(0.0, active.seconds_left - then), active.job->submitted_at);
+    return ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), later, left,
+                   snapshot_.rules) != Claim::kNone;
+  };
+  if (yields(0)) return 0;
+  return settles > 0 && yields(settles) ? std::optional(settles) : std::nullopt;
+}
+
+std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan,
+                                                      const Outlook& outlook) const {
+  // A job that may be displaced now may be too near its end when its place is needed. So at first
+  // all count that might give way, and then those that still will at the time that this leads to.
+  constexpr int kRounds = 4;
+  std::vector<const RankedActive*> yielding;
+  for (const RankedActive& active : active_) yielding.push_back(&active);
+  double then = 0;
+  for (int round = 0;; ++round) {
+    QueueTree left = held_;
+    std::set<const Plan*> now;
+    std::vector<std::pair<double, const RankedActive*>> later;
+    std::erase_if(yielding, [&](const RankedActive* active) {
+      const std::optional<double> seconds =
+          round < kRounds ? YieldsIn(*active, then, left) : std::nullopt;
+      if (!seconds) return true;
+      left.Give(active->turn.queue, active->turn.amount);
+      now.insert(active->job->job.plan);
+      if (*seconds > 0) later.emplace_back(*seconds, active);
+      return false;
+    });
+    Outlook shown = outlook;
+    const std::vector<const Plan*> given_up = shown.releases.Remove(now);
+    std::set<const Plan*> at_once(given_up.begin(), given_up.end());
+    for (const auto& [seconds, active] : later) {
+      if (at_once.erase(active->job->job.plan) == 0) continue;
+      shown.releases.Add(seconds, *active->job->job.plan, active->job->id);
+    }
+    for (const Plan* each : at_once) shown.pool.Release(*each);
+    const size_t all = yielding.size();
+    std::optional<Reservation> found = shown.releases.Reserve(plan, std::move(shown.pool));
+    if (!found || all == 0) return found;
+    then = found->seconds;
+    QueueTree then_left = held_;
+    const bool hold = std::all_of(yielding.begin(), yielding.end(), [&](const RankedActive* each) {
+      const bool yields = YieldsIn(*each, then, then_left).has_value();
+      if (yields) then_left.Give(each->turn.queue, each->turn.amount);
+      return yields;
+    });
+    if (hold) return found;
   }
-  for (const Plan* given_up : outlook.releases.Remove(displaced)) outlook.pool.Release(*given_up);
-  return outlook.releases.Reserve(plan, std::move(outlook.pool));
 }
 
 bool SchedulingPass::LeavesReservation(const Plan& plan, double seconds) const {

@@ -92,7 +92,12 @@ class SchedulingPass {
   void Start(const RankedJob& ranked, Plan plan);
   /// The earliest start of the job with the reservation by `plan`, which displaces those that it
   /// may when all others have ended.
-  std::optional<Reservation> ReserveFor(const Plan& plan, Outlook outlook) const;
+  std::optional<Reservation> ReserveFor(const Plan& plan, const Outlook& outlook) const;
+  /// After how long, at the earliest, the job with the reservation may displace a running one and
+  /// still may after `then` seconds, when less is left of that; nullopt: it may not. `left`: what
+  /// queues hold meanwhile.
+  std::optional<double> YieldsIn(const RankedActive& active, double then,
+                                 const QueueTree& left) const;
   /// Whether the job with the reservation may displace this one when its time has come.
   bool YieldsToReservation(const RankedJob& ranked, const Plan& plan) const;
   /// Whether the reservation is kept when `plan` holds its place for `seconds`; 0: for how long is

@@ -57,7 +57,7 @@ Claim ClaimOf(const Turn& job, double wait_seconds, const RankedActive& victim,
   if (!active.may_stop || active.stopping || !active.preemptible) return Claim::kNone;
   const Turn& other = victim.turn;
   // Quotas and priorities together may go in a circle of jobs: each of them trains in between.
-  const bool settled = active.job.attempt_seconds >= rules.protected_seconds;
+  const bool settled = active.job.attempt_seconds + victim.in_seconds >= rules.protected_seconds;
   if (active.preemptions > 0 && !settled) return Claim::kNone;
   if (held.MayReclaim(job.queue, job.amount, other.queue)) return Claim::kQuota;
   if (job.priority > other.priority && held.IsBorrower(other.queue, job.queue, job.amount)) {

@@ -16,6 +16,7 @@ struct RankedActive {
   double seconds_left = 0;
   double lost_seconds = 0;  ///< As of LostSeconds.
   ComputeShare share = {};
+  double in_seconds = 0;  ///< It is as it will be after so long.
 };
 
 /// What a job loses on each of its GPUs, or cores, when it gives way: its training since the newest

@@ -8,6 +8,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -368,6 +369,9 @@ class Workload {
     }
     const bool all_stopped = std::none_of(snapshot.active.begin(), snapshot.active.end(),
                                           [](const auto& job) { return job.stopping; });
+    std::erase_if(awaited_, [&](const std::string& id) {
+      return !starts.contains(id) && WouldDelayTheFirst(id, decisions);
+    });
     for (const std::string& id : awaited_) {
       ASSERT_TRUE(!all_stopped || starts.contains(id))
           << "what was freed for " << id << " does not place it";
@@ -380,6 +384,13 @@ class Workload {
       CheckReservation(decisions);
     }
     CheckLimits(snapshot, decisions);
+  }
+
+  /// Stops took so long that the job would now end after the first one is to start.
+  bool WouldDelayTheFirst(const std::string& id, const SchedulerDecisions& decisions) {
+    if (decisions.waits.empty() || decisions.waits.front().job_id == id) return false;
+    const std::optional<double> start = decisions.waits.front().start_in_seconds;
+    return slowest_stop_ > 0 && start && Find(id).left > *start;
   }
 
   void CheckPreemption(const PreemptDecision& preemption) {
@@ -539,10 +550,10 @@ class Workload {
 
 class Workloads : public ::testing::TestWithParam<Workload::Kind> {};
 
-/// WEFT_WORKLOADS: how many of each kind; else as many as a few seconds allow.
+/// WEFT_WORKLOADS: how many of each kind; else as many of the first ones as a few seconds allow.
 TEST_P(Workloads, KeepTheirPromises) {
   const char* asked = std::getenv("WEFT_WORKLOADS");
-  const int most = asked != nullptr ? std::atoi(asked) : 3000;
+  const int most = asked != nullptr ? std::atoi(asked) : 1500;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
   int done = 0;
   int with_reservations = 0;

@@ -156,7 +156,7 @@ class ServiceTest : public testing::Test {
     hello.running = running;
     hello.version = kVersion;
     hello.api_level = kApiLevel;
-    hello.profile.cores = 1;
+    hello.profile.cores = std::max(1, gpus);
     hello.profile.memory_limit_bytes = 1 << 30;
     for (int index = 0; index < gpus; ++index) {
       hello.profile.device = "cuda";

@@ -241,7 +241,7 @@ class PlanReport(unittest.TestCase):
                 ([{"workers": ["a0", "a2"], "bytes_per_second": 1e6}],
                  r"cluster\.json: links\[0\]: no machine has the worker_id 'a2'; did you mean"),
                 ([{"workers": ["a0", "a1"], "bytes_per_second": 2e9}],
-                 r"cluster\.json: links\[0\]: .*sends 1e\+09 in all; hint: network_bytes"),
+                 r"cluster\.json: links\[0\]: .*sends 1e\+09 in all\s+hint: network_bytes"),
                 ([{"racks": ["a", "c"], "latency_seconds": 1e-3}], r"no machine has the rack 'c'"),
                 ([{"workers": ["a0", "a1"]}], r"says neither bytes_per_second nor latency"),
                 ([{"workers": ["a0", "a1"], "bytes": 1}], r"links\[0\]\.bytes is not a known field"),
