@@ -75,7 +75,7 @@ std::string NetworkReason(const v1::Worker& worker) {
   const v1::WorkerNetwork& network = worker.network();
   if (network.source() == v1::GIVEN) return "the worker was started with --network-gbps";
   if (network.source() == v1::MEASURED) {
-    const std::string median = "median of what was measured to other machines";
+    std::string median = "median of what was measured to other machines";
     if (worker.profile().devices_size() == 0) return median;
     return median +
            " over TCP, where NCCL may be faster; hint: start the worker with "

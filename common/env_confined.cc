@@ -32,11 +32,11 @@ bool LiesWithin(const std::string& place, const std::string& folder) {
   return folder == "/" || place == folder || place.starts_with(folder + "/");
 }
 
-const Status& StatusOf(const Status& status) {
+Status StatusOf(const Status& status) {
   return status;
 }
 template <class T>
-const Status& StatusOf(const Result<T>& result) {
+Status StatusOf(const Result<T>& result) {
   return result.status();
 }
 
