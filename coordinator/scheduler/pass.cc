@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <set>
 
 namespace weft::coordinator {
@@ -490,91 +489,6 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   // Its last plan may have been measured.
   if (last != nullptr && ComputeOf(*last) == ComputeOf(plan)) return ranked.seconds;
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
-}
-
-bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
-  const SchedulerRules& rules = snapshot_.rules;
-  const double until = reservation_->seconds;
-  const double restart = 2 * rules.scale_up.restart.assumed_start_seconds;
-  if (!ranked.job->spec->scheduling.preemptible || until < rules.protected_seconds + restart) {
-    return false;
-  }
-  // As it will be then.
-  ActiveJob then;
-  then.preemptions = ranked.job->preemptions;
-  then.job.attempt_seconds = until;
-  RankedActive active;
-  active.job = &then;
-  active.turn = turns_.Of(ranked.turn.queue, ranked.turn.priority, AmountOf(plan),
-                          SecondsBy(ranked, plan) - until, ranked.job->submitted_at);
-  const Claim claim =
-      ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), active, held_, rules);
-  return claim == Claim::kPriority || claim == Claim::kShorter;
-}
-
-std::optional<double> SchedulingPass::YieldsIn(const RankedActive& active, double then,
-                                               const QueueTree& left) const {
-  const double settles =
-      std::max(0.0, snapshot_.rules.protected_seconds - active.job->job.attempt_seconds);
-  const auto yields = [&](double seconds) {
-    RankedActive later = active;
-    later.in_seconds = seconds;
-    later.turn = turns_.Of(active.turn.queue, active.turn.priority, active.turn.amount,
-                           std::max(0.0, active.seconds_left - then), active.job->submitted_at);
-    return ClaimOf(reserved_turn_, std::numeric_limits<double>::infinity(), later, left,
-                   snapshot_.rules) != Claim::kNone;
-  };
-  if (yields(0)) return 0;
-  return settles > 0 && yields(settles) ? std::optional(settles) : std::nullopt;
-}
-
-std::optional<Reservation> SchedulingPass::ReserveFor(const Plan& plan,
-                                                      const Outlook& outlook) const {
-  // A job that may be displaced now may be too near its end when its place is needed. So at first
-  // all count that might give way, and then those that still will at the time that this leads to.
-  constexpr int kRounds = 4;
-  std::vector<const RankedActive*> yielding;
-  for (const RankedActive& active : active_) yielding.push_back(&active);
-  double then = 0;
-  for (int round = 0;; ++round) {
-    QueueTree left = held_;
-    std::set<const Plan*> now;
-    std::vector<std::pair<double, const RankedActive*>> later;
-    std::erase_if(yielding, [&](const RankedActive* active) {
-      const std::optional<double> seconds =
-          round < kRounds ? YieldsIn(*active, then, left) : std::nullopt;
-      if (!seconds) return true;
-      left.Give(active->turn.queue, active->turn.amount);
-      now.insert(active->job->job.plan);
-      if (*seconds > 0) later.emplace_back(*seconds, active);
-      return false;
-    });
-    Outlook shown = outlook;
-    const std::vector<const Plan*> given_up = shown.releases.Remove(now);
-    std::set<const Plan*> at_once(given_up.begin(), given_up.end());
-    for (const auto& [seconds, active] : later) {
-      if (at_once.erase(active->job->job.plan) == 0) continue;
-      shown.releases.Add(seconds, *active->job->job.plan, active->job->id);
-    }
-    for (const Plan* each : at_once) shown.pool.Release(*each);
-    const size_t all = yielding.size();
-    std::optional<Reservation> found = shown.releases.Reserve(plan, std::move(shown.pool));
-    if (!found || all == 0) return found;
-    then = found->seconds;
-    QueueTree then_left = held_;
-    const bool hold = std::all_of(yielding.begin(), yielding.end(), [&](const RankedActive* each) {
-      const bool yields = YieldsIn(*each, then, then_left).has_value();
-      if (yields) then_left.Give(each->turn.queue, each->turn.amount);
-      return yields;
-    });
-    if (hold) return found;
-  }
-}
-
-bool SchedulingPass::LeavesReservation(const Plan& plan, double seconds) const {
-  if (held_back_by_.empty()) return true;
-  if (!reservation_) return false;
-  return (seconds > 0 && seconds <= reservation_->seconds) || reservation_->left.Fits(plan);
 }
 
 WaitDecision& SchedulingPass::Wait(const RankedJob& ranked, Reason reason, std::string message) {

@@ -101,7 +101,7 @@ double FixedSeconds(const RunTime& run) {
   return run.start_seconds + run.weights_seconds + run.growth_fit_seconds + run.warm_up_seconds;
 }
 
-/// `cycle` with so many steps that it takes no more than `budget`, and little less. Intervals of
+/// `cycle` with its steps scaled so that it takes at most `budget`, and little less. Intervals of
 /// validations and checkpoints, and what the planner chooses, make the time a function of the steps
 /// that has jumps: it is sought between those that take less and those that take more.
 Result<PlannedCycle> FitToBudget(const JobSpec& job, int64_t levels, double budget,
