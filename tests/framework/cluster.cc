@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <sstream>
 
 #include "common/env.h"
@@ -211,14 +212,20 @@ void Cluster::AwaitWorkers(int count) {
 }
 
 std::vector<pid_t> Cluster::RankPids(const std::string& job_id, int worker) const {
-  std::vector<pid_t> found;
+  // The name of a rank's spec, JOB-EPOCH-RANK.json, says which one it is.
+  const std::regex spec(job_id + R"(-\d+-(\d+)\.json)");
+  std::vector<std::pair<int, pid_t>> found;
   std::vector<std::string> marker{"WEFT_TEST_CLUSTER=" + dir_};
   if (worker >= 0) marker.push_back("WEFT_RANK_OWNER=" + WorkerDir(worker));
   for (pid_t pid : daemon::FindProcesses(marker)) {
-    std::string environment = ReadText("/proc/" + std::to_string(pid) + "/environ");
-    if (environment.find("WEFT_ATTEMPT=" + job_id + ":") != std::string::npos) found.push_back(pid);
+    const std::string command = ReadText("/proc/" + std::to_string(pid) + "/cmdline");
+    std::smatch match;
+    if (std::regex_search(command, match, spec)) found.emplace_back(std::stoi(match[1]), pid);
   }
-  return found;
+  std::ranges::sort(found);
+  std::vector<pid_t> pids;
+  for (const auto& [rank, pid] : found) pids.push_back(pid);
+  return pids;
 }
 
 std::vector<pid_t> Cluster::AllPids() const {

@@ -50,7 +50,7 @@ class Cluster {
   void StartWorker(int index, const Environment& environment = {});
   /// All workers are READY.
   void AwaitWorkers(int count);
-  /// Pids of the living ranks of a job, on one worker or (-1) all.
+  /// Pids of the living ranks of a job, by rank, on one worker or (-1) all.
   std::vector<pid_t> RankPids(const std::string& job_id, int worker = -1) const;
   /// Every process that belongs to this cluster.
   std::vector<pid_t> AllPids() const;
