@@ -192,7 +192,7 @@ class Growth(unittest.TestCase):
         self.assertNotIn("plateau", page)
         self.assertIn("10 times those of a training of a tenth of the steps", page)
         self.assertIn("all trainings take one core, alone: GPT 0.0 minutes and 0.0 hours", page)
-        self.assertIn("| SPARKLING (without its re-warm-up of copies) | 480 of 8 x 64; 720 of 8 x 128 | "
+        self.assertIn("| one-layer expansion (without muP) | 720 of 1 x 128; 480 of 8 x 128 | "
                       "4.2910 (4.2910 to 4.2910) | ", page)
         self.assertIn(" | 48 %? |", page)
 

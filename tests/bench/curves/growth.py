@@ -60,6 +60,7 @@ class Method:
 
 
 def phase(share, **fields):
+    """`warmup`: whether a later phase has one of its learning rate."""
     return {"share": share, **fields}
 
 
@@ -165,10 +166,12 @@ class Family:
             own["steps"] = self.steps_of(share * own.pop("share"), least)
             own["learning_rate"] = self.rate * own.pop("rate", 1)
             own["schedule"] = self.schedule if i + 1 == len(method.phases) else "constant"
-            own["warmup_steps"] = min(warmup, own["steps"] // 4) if i == 0 else own["steps"] // 50
+            later = own["steps"] // 50 if own.pop("warmup", True) else 0
+            own["warmup_steps"] = min(warmup, own["steps"] // 4) if i == 0 else later
             growth = own.get("growth", {})
-            if ramp := growth.pop("ramp", None):
-                growth["ramp_steps"] = max(1, round(ramp * own["steps"]))
+            for of_steps in ("ramp", "rewarm"):
+                if share_of_steps := growth.pop(of_steps, None):
+                    growth[f"{of_steps}_steps"] = max(1, round(share_of_steps * own["steps"]))
             if "fit_steps" in growth:
                 growth["fit_steps"] = max(1, round(share * growth["fit_steps"]))
             phases.append(own)
@@ -247,8 +250,7 @@ def methods(model):
                note="without its stage of sub-models"),
         Method("SPARKLING", [
             phase(0.4, width=width // 2),
-            phase(0.6, growth={"method": "sparkling"})],
-               note="without its re-warm-up of copies"),
+            phase(0.6, warmup=False, growth={"method": "sparkling", "rewarm": 0.02})]),
         Method("LiGO", [
             phase(0.4, **half),
             phase(0.6, growth={"method": "ligo", "fit_steps": 20})]),
