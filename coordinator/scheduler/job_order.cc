@@ -16,11 +16,27 @@ std::optional<JobSize> KnownSize(const QueuedJob& job) {
   return job.size;
 }
 
-}  // namespace
-
 bool GoesFirst(const QueuedJob& job) {
   return job.promised || (job.replanned && job.next_plan != nullptr);
 }
+
+/// The turn of a job among those of its queue: what is compared there, and no more, so that a long
+/// queue is sorted without a look at its jobs.
+struct TurnInQueue {
+  bool first;
+  int64_t priority;
+  double at;
+  size_t index;  ///< In the queue of the snapshot.
+
+  bool operator<(const TurnInQueue& other) const {
+    if (first != other.first) return first;
+    if (priority != other.priority) return priority > other.priority;
+    if (at != other.at) return at < other.at;
+    return index < other.index;
+  }
+};
+
+}  // namespace
 
 double WorkOf(double seconds, const ComputeAmount& amount, const ComputeAmount& total) {
   const auto part = [](int64_t some, int64_t all) {
@@ -49,11 +65,13 @@ JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, Qu
     (parent == queue ? tops_ : below_[parent]).push_back(queue);
   }
   std::vector<RankedJob> ranked;
+  ranked.reserve(snapshot.queue.size());
   std::vector<double> works;
   for (const QueuedJob& job : snapshot.queue) {
     const std::optional<JobSize> size = KnownSize(job);
     RankedJob& entry = ranked.emplace_back();
     entry.job = &job;
+    entry.goes_first = GoesFirst(job);
     entry.known_size = size && job.steps_left > 0 && size->step_seconds > 0;
     if (size && size->step_seconds > 0) {
       entry.seconds = static_cast<double>(job.steps_left) * size->step_seconds;
@@ -68,18 +86,21 @@ JobOrder::JobOrder(const SchedulerSnapshot& snapshot, const TurnRules& rules, Qu
     std::nth_element(works.begin(), middle, works.end());
     median = *middle;
   }
-  for (RankedJob& entry : ranked) {
-    if (!entry.known_size) entry.turn.at = rules.At(median, entry.job->submitted_at);
-    leaves_[entry.turn.queue].jobs.push_back(entry);
+  std::vector<std::vector<TurnInQueue>> turns(held_.size());
+  for (size_t i = 0; i < ranked.size(); ++i) {
+    Turn& turn = ranked[i].turn;
+    if (!ranked[i].known_size) turn.at = rules.At(median, ranked[i].job->submitted_at);
+    turns[turn.queue].push_back({ranked[i].goes_first, turn.priority, turn.at, i});
   }
-  for (Leaf& leaf : leaves_) {
-    std::stable_sort(leaf.jobs.begin(), leaf.jobs.end(),
-                     [this](const RankedJob& a, const RankedJob& b) { return Before(a, b); });
+  for (size_t queue = 0; queue < held_.size(); ++queue) {
+    std::sort(turns[queue].begin(), turns[queue].end());
+    leaves_[queue].jobs.reserve(turns[queue].size());
+    for (const TurnInQueue& turn : turns[queue]) leaves_[queue].jobs.push_back(ranked[turn.index]);
   }
 }
 
 bool JobOrder::Before(const RankedJob& a, const RankedJob& b) const {
-  if (GoesFirst(*a.job) != GoesFirst(*b.job)) return GoesFirst(*a.job);
+  if (a.goes_first != b.goes_first) return a.goes_first;
   if (const int quota =
           held_.CompareQuota(a.turn.queue, a.turn.amount, b.turn.queue, b.turn.amount)) {
     return quota < 0;

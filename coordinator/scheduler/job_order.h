@@ -14,9 +14,6 @@ namespace weft::coordinator {
 /// its part of the GPUs, or of the cores.
 double WorkOf(double seconds, const ComputeAmount& amount, const ComputeAmount& total);
 
-/// Whether the job was stopped to go on by another plan at once, or others were stopped for it.
-bool GoesFirst(const QueuedJob& job);
-
 /// Remaining seconds of a running job, by what was measured or else by its plan; infinite where
 /// neither is known.
 double SecondsLeft(const RunningJob& job);
@@ -36,6 +33,7 @@ struct RankedJob {
   Turn turn;
   double seconds = 0;       ///< Until its end once it runs.
   bool known_size = false;  ///< Else it counts as the median of the others.
+  bool goes_first = false;  ///< It was stopped to go on by another plan, or others were for it.
   bool on_devices = false;  ///< Where its share is; as far as is known before its plan.
   ComputeShare share = {};
 };

@@ -123,8 +123,7 @@ SchedulerDecisions SchedulingPass::Run() && {
     LeaveSpares();
   }
   order.ForEach([&](const RankedJob& ranked) {
-    const QueuedJob& job = *ranked.job;
-    if (GoesFirst(job) && !recovered_.contains(&job)) promised_ += LeastOf(ranked);
+    if (ranked.goes_first && !recovered_.contains(ranked.job)) promised_ += LeastOf(ranked);
   });
   for (auto job = snapshot_.queue.rbegin();
        job != snapshot_.queue.rend() && std::ssize(planned_last_) < kPlannedLast; ++job) {
@@ -136,7 +135,7 @@ SchedulerDecisions SchedulingPass::Run() && {
   while (const RankedJob* ranked = order.Next()) {
     if (recovered_.contains(ranked->job)) continue;
     // Jobs that run have their share before those start for which none is left.
-    if (ranked->share.beyond && !GoesFirst(*ranked->job) &&
+    if (ranked->share.beyond && !ranked->goes_first &&
         have_their_shares.emplace(ranked->turn.queue, ranked->on_devices).second) {
       Grow(1, ranked);
     }
@@ -191,11 +190,10 @@ void SchedulingPass::Consider(const RankedJob& ranked) {
     if (!fits && displacing_ >= kDisplacing) return WaitBehind(ranked);
   }
   Candidate candidate{ranked, job, WithDevice(*job.spec, job.last_plan, snapshot_.cluster)};
-  const bool first = GoesFirst(job);
-  if (first) promised_ -= LeastOf(ranked);
+  if (ranked.goes_first) promised_ -= LeastOf(ranked);
   if (!KeepWithinLimit(candidate)) return;
   candidate.beyond_share = {candidate.spec.resources.max_ranks, candidate.most_cores};
-  if (first) LeaveOthersTheirPromise(candidate);
+  if (ranked.goes_first) LeaveOthersTheirPromise(candidate);
   KeepToShare(candidate);
   if (others_first && !held_by_planning_) {
     Backfill(candidate);
