@@ -383,6 +383,34 @@ void CapacityPool::Take(const Plan& plan) {
   }
 }
 
+void CapacityPool::TakeBeyond(const Plan& held, const Plan& plan) {
+  std::map<size_t, FreeCapacity> more;
+  const auto add = [&](const Plan& of, int64_t sign) {
+    for (size_t rank = 0; rank < of.rank_workers.size(); ++rank) {
+      auto found = index_of_->find(of.rank_workers[rank]);
+      if (found == index_of_->end()) continue;
+      FreeCapacity& worker = more[found->second];
+      worker.cores += sign * of.threads_per_rank;
+      worker.memory_bytes += sign * WorkerBytes(of, rank);
+      if (!OnDevices(of)) continue;
+      if (sign > 0) {
+        worker.devices.insert(DeviceOf(of, rank));
+      } else {
+        worker.devices.erase(DeviceOf(of, rank));
+      }
+    }
+  };
+  add(plan, 1);
+  add(held, -1);
+  for (const auto& [index, need] : more) {
+    Update(index, [&need](FreeCapacity& free) {
+      free.cores -= std::max<int64_t>(need.cores, 0);
+      free.memory_bytes -= std::max<int64_t>(need.memory_bytes, 0);
+      for (const int64_t device : need.devices) free.devices.erase(device);
+    });
+  }
+}
+
 void CapacityPool::Release(const Plan& plan) {
   for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
     auto found = index_of_->find(plan.rank_workers[rank]);

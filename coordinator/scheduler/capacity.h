@@ -83,6 +83,9 @@ class CapacityPool {
 
   void Take(const Plan& plan);
 
+  /// Takes what `plan` needs beyond `held`, which is the same job's until it has stopped.
+  void TakeBeyond(const Plan& held, const Plan& plan);
+
   /// Gives back what Take took. Workers that are not in the cluster any more give nothing.
   void Release(const Plan& plan);
 

@@ -227,5 +227,26 @@ TEST(CapacityPool, PlacesWhateverHasRoomAndNothingElse) {
   }
 }
 
+TEST(CapacityPool, TakesWhatTheNextPlanOfAJobNeedsBeyondItsPresentOne) {
+  ClusterProfile cluster = Machines(2, 0);
+  for (WorkerProfile& worker : cluster.workers) {
+    worker.device = "cpu";
+    worker.cores = 8;
+  }
+  CapacityPool pool(cluster, AllFree(cluster));
+  Plan held = CorePlan(3), next = CorePlan(5);
+  held.rank_workers = {"m0", "m0", "m1"};
+  next.rank_workers = {"m0", "m0", "m0", "m0", "elsewhere"};
+  held.prediction.memory_per_rank.parameters_bytes = 10;
+  next.prediction.memory_per_rank.parameters_bytes = 20;
+  pool.Take(held);
+  pool.TakeBeyond(held, next);
+  const FreeMap free = pool.ToMap();
+  EXPECT_EQ(free.at("m0").cores, 8 - 4);
+  EXPECT_EQ(free.at("m0").memory_bytes, 1000 - 4 * 20);
+  EXPECT_EQ(free.at("m1").cores, 8 - 1) << "until it has stopped, that is its own";
+  EXPECT_EQ(free.at("m1").memory_bytes, 1000 - 10);
+}
+
 }  // namespace
 }  // namespace weft::coordinator

@@ -96,6 +96,7 @@ SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunc
       active_.push_back({&job, turn, seconds, LostSeconds(job, snapshot.rules.scale_up.restart)});
     } else if (job.next_plan != nullptr) {
       held_.Take(queue, next);
+      free_.TakeBeyond(*job.job.plan, *job.next_plan);
       outlook_.releases.Add(seconds, *job.next_plan, job.id);
     }
   }

@@ -159,6 +159,25 @@ TEST(Scheduling, WhatStoppingJobsLeaveIsKeptForTheJobThatDisplacedThem) {
   EXPECT_THAT(Victims(s.Decide()), ElementsAre("runs"));
 }
 
+TEST(Scheduling, WhatAStoppingJobGoesOnWithIsNotGivenToOthers) {
+  GpuSituation s(1);
+  ActiveJob& stops = s.Run("stops", 2, 1000);
+  stops.stopping = true;
+  s.Wait("quick", 4, 1);
+  ASSERT_THAT(Starts(s.Decide()), ElementsAre("quick"));
+  Plan next = *s.snapshot.active[0].job.plan;
+  for (int64_t device = 2; device < 6; ++device) {
+    next.rank_workers.push_back(next.rank_workers[0]);
+    next.rank_devices.push_back(device);
+  }
+  s.snapshot.active[0].next_plan = &next;
+  EXPECT_THAT(Starts(s.Decide()), IsEmpty()) << "two are left";
+  s.Wait("narrow", 2, 1).priority = 1;
+  const SchedulerDecisions decisions = s.Decide();
+  ASSERT_THAT(Starts(decisions), ElementsAre("narrow"));
+  EXPECT_THAT(decisions.starts[0].plan.rank_devices, ElementsAre(6, 7));
+}
+
 TEST(Scheduling, AJobForWhichOthersWereStoppedGoesFirst) {
   GpuSituation s(1);
   s.Wait("quick", 8, 1).priority = 5;
