@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 namespace weft::coordinator {
@@ -26,6 +27,13 @@ std::vector<OddRank> RanksOf(std::span<const PlacementActivity> placements) {
   return ranks;
 }
 
+/// "all-reduce" of a rank that waits in one; empty: of any other.
+std::string CollectiveOf(const OddRank& rank) {
+  constexpr std::string_view kIn = " in ";
+  const size_t in = rank.state.find(kIn);
+  return in == std::string::npos ? "" : rank.state.substr(in + kIn.size());
+}
+
 /// "no step was made", "no sign of life while saving"
 std::string SilenceText(const PlacementActivity& placement) {
   switch (KindOf(placement)) {
@@ -41,13 +49,23 @@ std::string SilenceText(const PlacementActivity& placement) {
 }  // namespace
 
 std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements) {
-  const std::vector<OddRank> ranks = RanksOf(placements);
-  if (ranks.size() < 2) return std::nullopt;
+  std::vector<OddRank> ranks = RanksOf(placements);
+  const size_t all = ranks.size();
+  std::vector<OddRank> others = ranks;
+  std::erase_if(others, [](const OddRank& rank) { return !CollectiveOf(rank).empty(); });
+  const bool some_wait = others.size() < all;
+  if (some_wait && others.size() == 1) return others.front();
+  if (!others.empty()) ranks = std::move(others);
   std::map<std::string, int> counts;
-  for (const OddRank& rank : ranks) ++counts[rank.state];
+  const auto kind = [](const OddRank& rank) {
+    const std::string collective = CollectiveOf(rank);
+    return collective.empty() ? rank.state : collective;
+  };
+  for (const OddRank& rank : ranks) ++counts[kind(rank)];
   const auto is_odd = [&](const OddRank& rank) {
+    if (counts.size() != 2 || counts[kind(rank)] != 1) return false;
     // One of two that sleeps waits for the one that does not.
-    return counts[rank.state] == 1 && counts.size() == 2 && rank.state != "sleeping";
+    return CollectiveOf(rank).empty() ? rank.state != "sleeping" : ranks.size() > 2;
   };
   const auto odd = std::find_if(ranks.begin(), ranks.end(), is_odd);
   if (odd == ranks.end()) return std::nullopt;

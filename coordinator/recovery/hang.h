@@ -9,7 +9,8 @@
 namespace weft::coordinator {
 
 /// The rank that alone does not wait as all others of the attempt do, where there is just one such:
-/// its process is stopped, waits for a disk, or computes while the others sleep.
+/// it waits in no collective, or in another one than they. Where that is not known, its process is
+/// stopped, waits for a disk, or computes while the others sleep.
 struct OddRank {
   std::string worker_id;
   std::string rank;  ///< "rank 1"

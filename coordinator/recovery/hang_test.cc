@@ -112,6 +112,20 @@ TEST(OddRank, IsTheOneThatDoesNotWaitAsTheOthersDo) {
   EXPECT_EQ(odd({"rank 0 sleeping", "rank 1 sleeping"}), "");
   EXPECT_EQ(odd({"rank 0 stopped, rank 1 running", "rank 2 sleeping"}), "") << "too many differ";
   EXPECT_EQ(odd({"rank 0 stopped"}), "") << "nobody waits for it";
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce", "rank 1 sleeping"}), "rank 1 on b sleeping");
+  EXPECT_EQ(odd({"rank 0 running in all-reduce", "rank 1 stopped"}), "rank 1 on b stopped");
+  EXPECT_EQ(odd({"rank 0 sleeping in broadcast, rank 1 sleeping in all-reduce", "rank 2 running"}),
+            "rank 2 on b running");
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce, rank 1 sleeping, rank 2 stopped"}),
+            "rank 2 on a stopped")
+      << "of those that do not wait";
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce, rank 1 sleeping, rank 2 sleeping"}), "");
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce, rank 1 running in all-reduce",
+                 "rank 2 sleeping in all-gather"}),
+            "rank 2 on b sleeping in all-gather")
+      << "they do not meet";
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce", "rank 1 running in all-gather"}), "");
+  EXPECT_EQ(odd({"rank 0 sleeping in all-reduce", "rank 1 running in all-reduce"}), "");
   EXPECT_EQ(odd({"", "rank"}), "");
 }
 

@@ -58,8 +58,15 @@ class ChaosOfRanksThatHang : public ChaosOfRanks {
     const std::vector<pid_t> ranks = cluster.RankPids(id);
     EXPECT_GT(ranks.size(), rank) << cluster.LogTails();
     if (HasFailure()) return "";
-    const auto begin = steady_clock::now();
     kill(ranks[rank], SIGSTOP);
+    const std::string message = AbortFollows(cluster, id);
+    EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " stopped"));
+    return message;
+  }
+
+  /// The same of an attempt that hangs from now on.
+  static std::string AbortFollows(Cluster& cluster, const std::string& id) {
+    const auto begin = steady_clock::now();
     EXPECT_TRUE(Eventually(
         [&] {
           const v1::Job job = cluster.Get(id);
@@ -69,10 +76,7 @@ class ChaosOfRanksThatHang : public ChaosOfRanks {
         << cluster.LogTails();
     Report("abort_seconds", "hung ranks are aborted after", SecondsSince(begin));
     EXPECT_LT(SecondsSince(begin), 30.0 * kPatience) << "30 s on a quiet machine";
-    const v1::Job job = ExpectUnharmed(cluster, id);
-    const std::string message = job.attempts(0).message();
-    EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " stopped"));
-    return message;
+    return ExpectUnharmed(cluster, id).attempts(0).message();
   }
 
   /// The fault leaves the ranks so long in what they do, for one to be stopped there.
@@ -87,6 +91,20 @@ TEST_F(ChaosOfRanksThatHang, IsAbortedByTheLimitThatFollowsFromTheSteps) {
 
 TEST_F(ChaosOfRanksThatHang, IsAbortedByALimitOfFiveSeconds) {
   IsAborted({{"WEFT_COORDINATOR_HANG_SECONDS", "5"}});
+}
+
+TEST_F(ChaosOfRanksThatHang, WhileAllSleepAreToldApartByTheCollectiveThatTheOthersWaitIn) {
+  Cluster cluster({.cores = 1, .ranks = kSlowSteps});
+  cluster.worker(1).Kill();
+  // Not in a second attempt, which makes fewer steps.
+  cluster.StartWorker(1, {{"WEFT_FAILPOINTS", "trainer.before_step=sleep:120000@25"}});
+  cluster.AwaitWorkers(2);
+  const std::string id = cluster.Submit(cluster.TinyJob("hung", kSteps));
+  cluster.AwaitStep(id, 24);
+  const std::string message = AbortFollows(cluster, id);
+  EXPECT_THAT(message, AllOf(HasSubstr("rank 0 sleeping in barrier"),
+                             HasSubstr(" on worker worker-1 seems to be what the others wait for: "
+                                       "it is sleeping")));
 }
 
 TEST_F(ChaosOfRanksThatHang, InTheirFirstStepAreAbortedByWhatThePlanPredicts) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/clock.h"
+#include "common/wait_name.h"
 
 namespace weft::daemon {
 namespace {
@@ -28,10 +29,11 @@ std::string ReadProcFile(pid_t pid, const char* name) {
 
 std::optional<ProcessUse> ReadProcessUse(pid_t pid) {
   const std::string stat = ReadProcFile(pid, "stat");
-  const size_t name_end = stat.rfind(')');  // the name may hold anything
+  const size_t begin = stat.find('('), name_end = stat.rfind(')');  // the name may hold anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(stat.substr(name_end + 1));
   ProcessUse use;
+  use.waits_in = WaitOf(std::string_view(stat).substr(begin + 1, name_end - begin - 1));
   std::string skipped;
   fields >> use.state;
   for (int field = 4; field <= 11; ++field) fields >> skipped;
@@ -76,11 +78,12 @@ void RankPulse::Take(const ProcessUse& use, Duration now) {
 }
 
 std::string RankPulse::StateText() const {
+  const std::string in = use_.waits_in.empty() ? "" : " in " + use_.waits_in;
   switch (use_.state) {
     case 'R':
-      return "running";
+      return "running" + in;
     case 'S':
-      return "sleeping";
+      return "sleeping" + in;
     case 'D':
       return "waiting for a disk";
     case 'T':

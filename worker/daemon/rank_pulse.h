@@ -14,6 +14,7 @@ namespace weft::daemon {
 /// What the kernel knows of a process (proc(5): stat and io). Counts grow from its start.
 struct ProcessUse {
   char state = '?';         ///< As in /proc/PID/stat: R, S, D, T, ...
+  std::string waits_in;     ///< A collective that its main thread waits in; empty: none known.
   int64_t cpu_ticks = 0;    ///< User and system time. Unit: clock ticks.
   int64_t page_faults = 0;  ///< Pages that came from a disk.
   int64_t io_bytes = 0;     ///< Read and written, also within the page cache.
@@ -51,7 +52,7 @@ class RankPulse {
 
   const std::string& activity() const { return activity_; }
   double SilentSeconds(Duration now) const { return ToSeconds(now - life_at_); }
-  /// "sleeping", "stopped"
+  /// "sleeping", "stopped", "sleeping in all-reduce"
   std::string StateText() const;
 
  private:

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "common/clock.h"
+#include "common/wait_name.h"
 
 namespace weft::daemon {
 namespace {
@@ -144,6 +145,29 @@ TEST(RankPulse, FindsAProcessThatSpinsInItsStart) {
   patient.Sample(pid, seconds(4));
   EXPECT_EQ(pulse.SilentSeconds(seconds(4)), 3);
   EXPECT_EQ(patient.SilentSeconds(seconds(4)), 0);
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+}
+
+TEST(RankPulse, SeesWhatAProcessWaitsIn) {
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    const WaitName name("all-reduce");
+    while (true) pause();
+  }
+  RankPulse pulse(seconds(0), kPatient);
+  auto state = [&, second = 0]() mutable {
+    pulse.Sample(pid, seconds(++second));
+    return pulse.StateText();
+  };
+  for (int i = 0; i < 1000 && state() != "sleeping in all-reduce"; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(state(), "sleeping in all-reduce");
+  kill(pid, SIGSTOP);
+  waitpid(pid, nullptr, WUNTRACED);
+  EXPECT_EQ(state(), "stopped") << "it waits for nobody";
   kill(pid, SIGKILL);
   waitpid(pid, nullptr, 0);
 }

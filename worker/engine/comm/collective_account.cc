@@ -22,6 +22,11 @@ std::string_view CollectiveKindName(CollectiveKind kind) {
   return "?";
 }
 
+std::string_view CollectiveKindShortName(CollectiveKind kind) {
+  if (kind == CollectiveKind::kExchange) return "send-receive";
+  return kind == CollectiveKind::kControl ? "barrier" : CollectiveKindName(kind);
+}
+
 void CollectiveAccount::AddDone(CollectiveKind kind, std::string_view label, double bytes,
                                 double sent_bytes, double seconds) {
   if (Profiler* profiler = profiler_; profiler != nullptr) {

@@ -27,6 +27,9 @@ inline constexpr int kCollectiveKinds = 7;
 /// "all-reduce", "reduce-scatter", ...
 std::string_view CollectiveKindName(CollectiveKind kind);
 
+/// The same as WaitName shows it.
+std::string_view CollectiveKindShortName(CollectiveKind kind);
+
 /// Sums over the operations of one kind of one group, on this rank.
 struct CollectiveTotals {
   int64_t calls = 0;

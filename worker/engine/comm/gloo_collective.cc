@@ -15,6 +15,7 @@
 #include <gloo/rendezvous/store.h>
 
 #include "common/secret.h"
+#include "common/wait_name.h"
 #include "worker/engine/comm/gloo_device.h"
 #include "worker/engine/comm/gloo_link.h"
 #include "worker/engine/comm/gloo_operations.h"
@@ -82,6 +83,7 @@ class QueuedWork : public Work::State {
   Status Wait(const Stream&) override {
     std::unique_lock lock(mutex_);
     if (done_) return status_;
+    const WaitName name(CollectiveKindShortName(kind_));
     Stopwatch watch;
     changed_.wait(lock, [this] { return done_; });
     account_->AddExposed(kind_, watch.Lap());
@@ -90,6 +92,8 @@ class QueuedWork : public Work::State {
 
   Status WaitUncounted(const Stream&) override {
     std::unique_lock lock(mutex_);
+    if (done_) return status_;
+    const WaitName name(CollectiveKindShortName(kind_));
     changed_.wait(lock, [this] { return done_; });
     return status_;
   }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/wait_name.h"
 #include "kernels/cuda/device.h"
 #include "worker/engine/comm/collective_recorder.h"
 #include "worker/engine/comm/local_collective.h"
@@ -393,6 +394,7 @@ Status NcclCollective::WaitFor(Enqueued& operation, const Stream& stream, bool c
   if (operation.joined != nullptr) return failure_;
   if (stream.device.type != DeviceType::kCuda) {
     // The watcher ends what takes too long.
+    const WaitName name(CollectiveKindShortName(operation.kind));
     Stopwatch watch;
     changed_.wait(lock, [&] { return operation.ended || !failure_.ok(); });
     if (counts) account().AddExposed(operation.kind, watch.Lap());
