@@ -93,7 +93,7 @@ TEST_F(ChaosOfRanksThatHang, IsAbortedByALimitOfFiveSeconds) {
   IsAborted({{"WEFT_COORDINATOR_HANG_SECONDS", "5"}});
 }
 
-TEST_F(ChaosOfRanksThatHang, WhileAllSleepAreToldApartByTheCollectiveThatTheOthersWaitIn) {
+TEST_F(ChaosOfRanksThatHang, WhileAllSleepAreNamedByTheCollectiveThatOthersWaitIn) {
   Cluster cluster({.cores = 1, .ranks = kSlowSteps});
   cluster.worker(1).Kill();
   // Not in a second attempt, which makes fewer steps.
