@@ -216,12 +216,19 @@ def half_of(model):
     return {"layers": model["layers"] // 2, "width": model["width"] // 2}
 
 
-def v_cycle(name, model, rate=2, alpha=0.5):
+def v_cycle(name, model, rate=2, alpha=0.5, shares=(0.05, 0.5, 0.55), note=""):
     """Of two levels. `rate`: learning rate of the small model, over that of the whole one."""
+    first, small, last = shares
     return Method(name, [
-        phase(0.05),
-        phase(0.5, **half_of(model), rate=rate, growth={"method": "coalesce"}),
-        phase(0.55, growth={"method": "decoalesce", "alpha": alpha})])
+        phase(first),
+        phase(small, **half_of(model), rate=rate, growth={"method": "coalesce"}),
+        phase(last, growth={"method": "decoalesce", "alpha": alpha})], note=note)
+
+
+def long_v_cycle(name, model, rate=2):
+    """With most steps on the small model, and few on the whole one after it."""
+    return v_cycle(name, model, rate, shares=(0.05, 1.2, 0.3),
+                   note="steps and rates chosen among five, on one seed of GPT")
 
 
 def methods(model):
@@ -237,6 +244,7 @@ def methods(model):
             phase(0.4, **quarter, rate=4, growth={"method": "coalesce"}),
             phase(0.4, **half, rate=2, growth={"method": "decoalesce", "alpha": 0.5}),
             phase(0.5, growth={"method": "decoalesce", "alpha": 0.5})]),
+        long_v_cycle("V-cycle, two levels, longer small phase", model),
         Method("progressive stacking", [
             phase(0.15, layers=layers // 4),
             phase(0.2, layers=layers // 2, growth={"method": "stack", "depth_order": "stacked"}),
@@ -281,7 +289,8 @@ def expansion(name, layers, at):
 def v_cycle_variants(model):
     """With the settings of the authors' code: alpha of DeiT, the small model's rate of GPT-2."""
     return [v_cycle("V-cycle, two levels, alpha 0.25", model, alpha=0.25),
-            v_cycle("V-cycle, two levels, small model's rate x 4", model, rate=4)]
+            v_cycle("V-cycle, two levels, small model's rate x 4", model, rate=4),
+            long_v_cycle("V-cycle, two levels, longer small phase, rate x 4", model, rate=4)]
 
 
 def auto_prog(layers):
