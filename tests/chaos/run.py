@@ -105,6 +105,8 @@ TESTS = [
         "ChaosOfRanksThatHang.IsAbortedByALimitOf*", "abort_seconds", 30, "s"),
     Row(18, "hang in the first step: aborted, with the rank that the other waits for, after",
         "chaos_test", "ChaosOfRanksThatHang.InTheirFirstStep*", "abort_seconds", 30, "s"),
+    Row(18, "hang of a rank that sleeps, and so does the other one in a collective: named, after",
+        "chaos_test", "ChaosOfRanksThatHang.WhileAllSleep*", "abort_seconds", 30, "s"),
     Row(18, "hang in an evaluation: the same after", "chaos_test",
         "ChaosOfRanksThatHang.InAnEvaluation*", "abort_seconds", 30, "s"),
     Row(18, "hang in a save: aborted, with the rank that saves, after", "chaos_test",
