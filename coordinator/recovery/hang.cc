@@ -50,11 +50,9 @@ std::string SilenceText(const PlacementActivity& placement) {
 
 std::optional<OddRank> FindOddRank(std::span<const PlacementActivity> placements) {
   std::vector<OddRank> ranks = RanksOf(placements);
-  const size_t all = ranks.size();
   std::vector<OddRank> others = ranks;
   std::erase_if(others, [](const OddRank& rank) { return !CollectiveOf(rank).empty(); });
-  const bool some_wait = others.size() < all;
-  if (some_wait && others.size() == 1) return others.front();
+  if (others.size() == 1 && ranks.size() > 1) return others.front();
   if (!others.empty()) ranks = std::move(others);
   std::map<std::string, int> counts;
   const auto kind = [](const OddRank& rank) {
