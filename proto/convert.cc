@@ -7,7 +7,6 @@
 namespace weft {
 namespace {
 
-using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
@@ -42,76 +41,6 @@ Json FieldToJson(const Message& message, const FieldDescriptor* field, int index
   return {};
 }
 
-/// Sets a singular field, or adds to a repeated one.
-Status JsonToField(const Json& json, const FieldDescriptor* field, Message& message) {
-  const Reflection* r = message.GetReflection();
-  bool add = field->is_repeated();
-  auto wrong = [&](const char* expected) {
-    return InvalidError(field->full_name() + " must be " + expected + ", not " +
-                        internal::JsonTypeText(json));
-  };
-  switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-    case FieldDescriptor::CPPTYPE_UINT32:
-    case FieldDescriptor::CPPTYPE_INT64:
-    case FieldDescriptor::CPPTYPE_UINT64: {
-      if (!json.is_number_integer()) return wrong("an integer");
-      auto value = json.get<int64_t>();
-      switch (field->cpp_type()) {
-        case FieldDescriptor::CPPTYPE_INT32:
-          add ? r->AddInt32(&message, field, static_cast<int32_t>(value))
-              : r->SetInt32(&message, field, static_cast<int32_t>(value));
-          break;
-        case FieldDescriptor::CPPTYPE_UINT32:
-          add ? r->AddUInt32(&message, field, static_cast<uint32_t>(value))
-              : r->SetUInt32(&message, field, static_cast<uint32_t>(value));
-          break;
-        case FieldDescriptor::CPPTYPE_UINT64:
-          add ? r->AddUInt64(&message, field, static_cast<uint64_t>(value))
-              : r->SetUInt64(&message, field, static_cast<uint64_t>(value));
-          break;
-        default:
-          add ? r->AddInt64(&message, field, value) : r->SetInt64(&message, field, value);
-          break;
-      }
-      return OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-    case FieldDescriptor::CPPTYPE_FLOAT: {
-      if (!json.is_number()) return wrong("a number");
-      auto value = json.get<double>();
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
-        add ? r->AddDouble(&message, field, value) : r->SetDouble(&message, field, value);
-      } else {
-        auto single = static_cast<float>(value);
-        add ? r->AddFloat(&message, field, single) : r->SetFloat(&message, field, single);
-      }
-      return OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_BOOL:
-      if (!json.is_boolean()) return wrong("a boolean");
-      add ? r->AddBool(&message, field, json.get<bool>())
-          : r->SetBool(&message, field, json.get<bool>());
-      return OkStatus();
-    case FieldDescriptor::CPPTYPE_ENUM: {
-      const EnumValueDescriptor* value = nullptr;
-      if (json.is_string()) value = field->enum_type()->FindValueByName(json.get<std::string>());
-      if (value == nullptr) return wrong("a value of its enum");
-      add ? r->AddEnum(&message, field, value) : r->SetEnum(&message, field, value);
-      return OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_STRING:
-      if (!json.is_string()) return wrong("a string");
-      add ? r->AddString(&message, field, json.get<std::string>())
-          : r->SetString(&message, field, json.get<std::string>());
-      return OkStatus();
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return JsonToProto(
-          json, add ? *r->AddMessage(&message, field) : *r->MutableMessage(&message, field));
-  }
-  return InternalError(field->full_name() + " has a type that is not mapped");
-}
-
 /// A map, whose keys are strings, as an object.
 Json MapToJson(const Message& message, const FieldDescriptor* field) {
   const Reflection* reflection = message.GetReflection();
@@ -123,19 +52,6 @@ Json MapToJson(const Message& message, const FieldDescriptor* field) {
     object[key] = FieldToJson(entry, field->message_type()->map_value(), -1);
   }
   return object;
-}
-
-Status JsonToMap(const Json& json, const FieldDescriptor* field, Message& message) {
-  if (!json.is_object()) {
-    return InvalidError(field->full_name() + " must be an object, not " +
-                        internal::JsonTypeText(json));
-  }
-  for (const auto& [key, value] : json.items()) {
-    Message& entry = *message.GetReflection()->AddMessage(&message, field);
-    entry.GetReflection()->SetString(&entry, field->message_type()->map_key(), key);
-    WEFT_RETURN_IF_ERROR(JsonToField(value, field->message_type()->map_value(), entry));
-  }
-  return OkStatus();
 }
 
 }  // namespace
@@ -161,30 +77,54 @@ Json ProtoToJson(const Message& message) {
   return object;
 }
 
-Status JsonToProto(const Json& json, Message& message) {
-  const auto* descriptor = message.GetDescriptor();
-  if (!json.is_object()) {
-    return InvalidError(descriptor->full_name() + " must be an object, not " +
-                        internal::JsonTypeText(json));
+namespace internal {
+
+MessageWriter::MessageWriter(Message& message)
+    : message_(message),
+      descriptor_(*message.GetDescriptor()),
+      reflection_(*message.GetReflection()) {}
+
+const FieldDescriptor* MessageWriter::Find(std::string_view name) {
+  // Fields come in the order of their message, as a rule.
+  const FieldDescriptor* field =
+      next_ < descriptor_.field_count() ? descriptor_.field(next_) : nullptr;
+  if (field == nullptr || field->name() != name) {
+    field = descriptor_.FindFieldByName(std::string(name));
   }
-  for (const auto& [key, value] : json.items()) {
-    const FieldDescriptor* field = descriptor->FindFieldByName(key);
-    if (field == nullptr) return InvalidError(descriptor->full_name() + " has no field " + key);
-    if (field->is_map()) {
-      WEFT_RETURN_IF_ERROR(JsonToMap(value, field, message));
-      continue;
-    }
-    if (!field->is_repeated()) {
-      WEFT_RETURN_IF_ERROR(JsonToField(value, field, message));
-      continue;
-    }
-    if (!value.is_array()) {
-      return InvalidError(field->full_name() + " must be a list, not " +
-                          internal::JsonTypeText(value));
-    }
-    for (const Json& item : value) WEFT_RETURN_IF_ERROR(JsonToField(item, field, message));
-  }
-  return OkStatus();
+  WEFT_CHECK(field != nullptr, descriptor_.full_name() + " has no field " + std::string(name));
+  next_ = field->index() + 1;
+  return field;
 }
 
+void MessageWriter::Write(std::string_view name, int64_t value) {
+  const FieldDescriptor* field = Find(name);
+  field->is_repeated() ? reflection_.AddInt64(&message_, field, value)
+                       : reflection_.SetInt64(&message_, field, value);
+}
+
+void MessageWriter::Write(std::string_view name, double value) {
+  const FieldDescriptor* field = Find(name);
+  field->is_repeated() ? reflection_.AddDouble(&message_, field, value)
+                       : reflection_.SetDouble(&message_, field, value);
+}
+
+void MessageWriter::Write(std::string_view name, bool value) {
+  const FieldDescriptor* field = Find(name);
+  field->is_repeated() ? reflection_.AddBool(&message_, field, value)
+                       : reflection_.SetBool(&message_, field, value);
+}
+
+void MessageWriter::Write(std::string_view name, const std::string& value) {
+  const FieldDescriptor* field = Find(name);
+  field->is_repeated() ? reflection_.AddString(&message_, field, value)
+                       : reflection_.SetString(&message_, field, value);
+}
+
+Message& MessageWriter::Child(std::string_view name) {
+  const FieldDescriptor* field = Find(name);
+  return field->is_repeated() ? *reflection_.AddMessage(&message_, field)
+                              : *reflection_.MutableMessage(&message_, field);
+}
+
+}  // namespace internal
 }  // namespace weft

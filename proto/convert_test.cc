@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
@@ -84,19 +87,21 @@ TEST(Convert, JobSurvivesTheRoundTrip) {
   EXPECT_EQ(ToJson(*back), ToJson(job));
 }
 
+/// One field of a Progress.
+struct Metrics {
+  std::map<std::string, double> technique_metrics;
+
+  template <class Self, class Visitor>
+  static void Fields(Self& self, Visitor&& visit) {
+    visit(Field("technique_metrics", "By name."), self.technique_metrics);
+  }
+};
+
 TEST(Convert, MapsAreObjects) {
-  v1::Progress progress;
-  (*progress.mutable_technique_metrics())["one"] = 1.5;
-  (*progress.mutable_technique_metrics())["two"] = 2;
-  const Json json = ProtoToJson(progress);
-  EXPECT_EQ(json["technique_metrics"], (Json{{"one", 1.5}, {"two", 2.0}}));
-  v1::Progress back;
-  ASSERT_TRUE(JsonToProto(json, back).ok());
-  EXPECT_EQ(back.technique_metrics().at("one"), 1.5);
-  EXPECT_EQ(back.technique_metrics().size(), 2);
-  EXPECT_EQ(JsonToProto({{"technique_metrics", Json::array()}}, back).message(),
-            "weft.v1.Progress.technique_metrics must be an object, not a list");
-  EXPECT_FALSE(JsonToProto({{"technique_metrics", {{"one", "x"}}}}, back).ok());
+  const auto message = ToProto<v1::Progress>(Metrics{{{"one", 1.5}, {"two", 2}}});
+  EXPECT_EQ(message.technique_metrics().at("one"), 1.5);
+  EXPECT_EQ(message.technique_metrics().size(), 2);
+  EXPECT_EQ(ProtoToJson(message)["technique_metrics"], (Json{{"one", 1.5}, {"two", 2.0}}));
 }
 
 TEST(Convert, AbsentFieldsMeanTheirDefault) {
@@ -126,11 +131,6 @@ TEST(Convert, EnumsAreSentByName) {
   v1::Job job;
   job.set_state(v1::RUNNING);
   EXPECT_EQ(ProtoToJson(job)["state"], "RUNNING");
-  v1::Job back;
-  ASSERT_TRUE(JsonToProto(Json{{"state", "RUNNING"}}, back).ok());
-  EXPECT_EQ(back.state(), v1::RUNNING);
-  EXPECT_FALSE(JsonToProto(Json{{"state", "SLEEPING"}}, back).ok());
-  EXPECT_FALSE(JsonToProto(Json{{"stat", "RUNNING"}}, back).ok());
 }
 
 }  // namespace

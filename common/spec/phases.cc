@@ -368,9 +368,10 @@ JobSpec PlannedJobOfPhase(const JobSpec& job, size_t phase) {
 }
 
 int64_t StepsBefore(const JobSpec& job, size_t phase) {
-  int64_t steps = 0;
-  for (size_t i = 0; i < phase; ++i) steps += JobOfPhase(job, i).train.steps;
-  return steps;
+  if (job.phases.empty() || IsOfGrownPhase(job)) {
+    return static_cast<int64_t>(phase) * job.train.steps;
+  }
+  return StepsOf(job, 0, phase);
 }
 
 JobSpec JobThrough(const JobSpec& job, size_t phase) {

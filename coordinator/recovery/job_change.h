@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/heap_optional.h"
 #include "coordinator/recovery/job_logic.h"
 
 namespace weft::coordinator {
@@ -33,7 +34,7 @@ class Change {
 
   JobRecord& job() { return job_; }
   size_t phase() const { return phase_; }
-  std::optional<AttemptRecord>& attempt() { return attempt_; }
+  HeapOptional<AttemptRecord>& attempt() { return attempt_; }
   void SaveAttempt() { attempt_changed_ = true; }
   void SaveJob() { job_changed_ = true; }
   void Event(const std::string& kind, const std::string& text, int64_t epoch) {
@@ -147,7 +148,7 @@ class Change {
 
  private:
   JobRecord job_;
-  std::optional<AttemptRecord> attempt_;
+  HeapOptional<AttemptRecord> attempt_;
   std::optional<Reason> previous_reason_;
   int64_t failures_;
   Tally tally_;

@@ -408,7 +408,7 @@ bool SavesAndStops(const AttemptRecord& attempt) {
 
 std::optional<double> RetryAt(const JobCase& current) {
   const JobRecord& job = current.job;
-  const std::optional<AttemptRecord>& last = current.attempt;
+  const HeapOptional<AttemptRecord>& last = current.attempt;
   if (job.state != JobState::kQueued || !last || !last->ended_at || !HasFailed(*last)) {
     return std::nullopt;
   }

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "common/heap_optional.h"
 #include "common/status.h"
 #include "coordinator/recovery/retry_delay.h"
 #include "coordinator/recovery/state_machine.h"
@@ -25,7 +26,7 @@ struct Tally {
 /// What decisions about a job need: it, and its newest and last but one attempts.
 struct JobCase {
   JobRecord job;
-  std::optional<AttemptRecord> attempt;
+  HeapOptional<AttemptRecord> attempt;    ///< The newest; a job that waits has none as a rule.
   std::optional<Reason> previous_reason;  ///< Why the attempt before `attempt` ended.
   int64_t failures = 0;                   ///< FailuresInARow up to the one before `attempt`.
   RetryRules retry;

@@ -178,7 +178,7 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
   const JobState state = live->current.job.state;
   if (!IsTerminal(state)) WEFT_RETURN_IF_ERROR(WaitForJobs(*live));
   if (state == JobState::kQueued) {
-    queue_[live->current.job.ordinal] = job_id;
+    queue_[live->current.job.ordinal] = live.get();
     WaitForRetry(*live);
   }
   CountJob(live->current.job.queue, state, 1);
@@ -405,7 +405,7 @@ void Service::ShowMove(LiveJob& live, JobState from, const std::string& from_que
   if (from == JobState::kRunning) ForgetStraggler(live);
   if (from == JobState::kQueued) queue_.erase(job.ordinal);
   if (job.state == JobState::kQueued) {
-    queue_[job.ordinal] = job.id;
+    queue_[job.ordinal] = &live;
     live.predicted_start.reset();
     live.promised = false;
   }

@@ -534,9 +534,9 @@ class Service {
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
-  std::map<int64_t, std::string> queue_;  ///< Queued jobs by order of submission.
-  std::deque<std::string> unloaded_;      ///< Those of before the start that are not there yet,
-  std::deque<std::string> unreadable_;    ///< and those that the store could not read,
+  std::map<int64_t, LiveJob*> queue_;   ///< Queued jobs of live_, by order of submission.
+  std::deque<std::string> unloaded_;    ///< Those of before the start that are not there yet,
+  std::deque<std::string> unreadable_;  ///< and those that the store could not read,
   Duration load_retry_ = std::chrono::seconds(1);  ///< which it tries again after this.
   std::map<IntentKey, IntentRecord> outbox_;       ///< As stored.
   /// Jobs that come after a job which has not ended, by its id.

@@ -81,10 +81,9 @@ void Service::MeasureLinks() {
   // Jobs that wait for machines get them once what is under way ends.
   if (queue_waits_ && !link_calls_.empty()) return;
   std::set<std::string> reserved;
-  for (const auto& [ordinal, job_id] : queue_) {
-    const LiveJob& live = *live_.at(job_id);
-    if (live.reserved) {
-      reserved.insert(live.reserved->rank_workers.begin(), live.reserved->rank_workers.end());
+  for (const auto& [ordinal, live] : queue_) {
+    if (live->reserved) {
+      reserved.insert(live->reserved->rank_workers.begin(), live->reserved->rank_workers.end());
     }
   }
   // A machine is measured through one of its workers, and only while none of them has ranks.

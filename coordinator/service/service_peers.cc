@@ -84,7 +84,7 @@ void Service::PeersChanged(LiveJob& live, const AttemptRecord& before, const Tra
 }
 
 std::optional<std::set<std::string>> Service::NoPeersOn(const LiveJob& live) const {
-  const std::optional<AttemptRecord>& attempt = live.current.attempt;
+  const HeapOptional<AttemptRecord>& attempt = live.current.attempt;
   if (!attempt || attempt->membership == 0) return std::nullopt;
   const bool lately = live.peer_left_at && ToSeconds(clock_.Monotonic() - *live.peer_left_at) <
                                                options_.scale_up.after_seconds;

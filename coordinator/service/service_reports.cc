@@ -31,7 +31,7 @@ std::string LogSource(const AttemptRecord& attempt, const std::string& worker_id
 }
 
 /// Whether ranks of the attempt `epoch` are or were on the worker, and that one is `newest`.
-bool HadRanks(const std::optional<AttemptRecord>& newest, int64_t epoch,
+bool HadRanks(const HeapOptional<AttemptRecord>& newest, int64_t epoch,
               const std::string& worker_id) {
   if (!newest || newest->epoch != epoch) return false;
   const std::vector<PlacementRecord>& placements = newest->placements;
@@ -40,10 +40,10 @@ bool HadRanks(const std::optional<AttemptRecord>& newest, int64_t epoch,
   });
 }
 
-/// The newest attempt at a job as it is stored; nullopt without one, or without that job.
-Result<std::optional<AttemptRecord>> NewestStored(Store& store, const std::string& job_id) {
+/// The newest attempt at a job as it is stored; none without one, or without that job.
+Result<HeapOptional<AttemptRecord>> NewestStored(Store& store, const std::string& job_id) {
   WEFT_ASSIGN_OR_RETURN(std::vector<AttemptRecord> attempts, store.ListAttempts(job_id));
-  std::optional<AttemptRecord> newest;
+  HeapOptional<AttemptRecord> newest;
   if (!attempts.empty()) newest = std::move(attempts.back());
   return newest;
 }
@@ -141,16 +141,16 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     // After lines that could not be stored these would leave a gap.
     if (session == nullptr || session->logs_failed) return;
     auto it = live_.find(logs.job_id);
-    std::optional<AttemptRecord> stored;  // of a job that has ended
+    HeapOptional<AttemptRecord> stored;  // of a job that has ended
     if (it == live_.end()) {
-      Result<std::optional<AttemptRecord>> read = NewestStored(store_, logs.job_id);
+      Result<HeapOptional<AttemptRecord>> read = NewestStored(store_, logs.job_id);
       if (!read.ok()) {
         metrics_.StoreFailed();
         return link->Close();  // who attaches again sends them again
       }
       stored = *std::move(read);
     }
-    const std::optional<AttemptRecord>& newest =
+    const HeapOptional<AttemptRecord>& newest =
         it != live_.end() ? it->second->current.attempt : stored;
     int64_t last = logs.first_position + std::ssize(logs.lines) - 1;
     if (!HadRanks(newest, logs.epoch, logs.worker_id)) {

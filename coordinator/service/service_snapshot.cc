@@ -75,8 +75,10 @@ bool Service::HasATurn(const std::string& job_id, const LiveJob& live) const {
 
 SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot = TakeActive(apart);
-  for (const auto& [ordinal, job_id] : queue_) {
-    const LiveJob& live = *live_.at(job_id);
+  snapshot.queue.reserve(queue_.size());
+  for (const auto& [ordinal, queued] : queue_) {
+    const LiveJob& live = *queued;
+    const std::string& job_id = live.current.job.id;
     if (live.reserved) AddReserved(job_id, live, snapshot);
     if (HasATurn(job_id, live)) snapshot.queue.push_back(AsQueued(job_id, live));
   }

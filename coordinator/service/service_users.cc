@@ -134,8 +134,8 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
         live->SetPhase();
         live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
         live->account = LedgerAccount(job.submitted_at);
+        queue_[job.ordinal] = live.get();
         live_[job.id] = std::move(live);
-        queue_[job.ordinal] = job.id;
         CountJob(job.queue, JobState::kQueued, 1);
       }
       (void)WaitForJobs(*live_.at(job.id));

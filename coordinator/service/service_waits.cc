@@ -117,12 +117,12 @@ std::vector<HeldJob> Service::HoldBack() const {
     if (!job.spec.scheduling.group.empty() && (runs || live->reserved)) ++active[GroupOf(job)];
   }
   std::vector<const LiveJob*> limited;
-  for (const auto& [ordinal, job_id] : queue_) {
-    const LiveJob& live = *live_.at(job_id);
+  for (const auto& [ordinal, queued] : queue_) {
+    const LiveJob& live = *queued;
     const SchedulingSpec& scheduling = live.current.job.spec.scheduling;
     if (!live.waits_for.empty()) {
       HeldJob& job = held[ordinal];
-      job.id = job_id;
+      job.id = live.current.job.id;
       for (const std::string& id : scheduling.after) {
         if (live.waits_for.contains(id)) job.blocked_by.push_back(id);
       }

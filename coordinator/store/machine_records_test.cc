@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 /// A job with one attempt that has ended, and what came out of it.
 Transaction EndedRun(const std::string& id, double ended_at) {
   Transaction t = Put(NewJob(id));
-  t.attempt.emplace();
+  t.attempt = AttemptRecord{};
   t.attempt->job_id = id;
   t.attempt->epoch = 1;
   t.attempt->plan.micro_batch = 4;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/heap_optional.h"
 #include "common/status.h"
 #include "coordinator/store/audit_record.h"
 #include "coordinator/store/records.h"
@@ -38,7 +39,7 @@ struct Transaction {
   std::string client_request_id;
   /// Inserted, or replaced when the (job, epoch) exists. The epoch of a new one must be greater
   /// than every epoch of the job, or the transaction fails with kConflict.
-  std::optional<AttemptRecord> attempt;
+  HeapOptional<AttemptRecord> attempt;
   std::vector<EventRecord> events;
   std::vector<IntentRecord> add_intents;     ///< Replaces one of the same worker, attempt, kind.
   std::vector<IntentRecord> remove_intents;  ///< By worker, attempt and kind; absent ones are fine.
