@@ -552,6 +552,7 @@ class Service {
   std::map<int64_t, LinkCall> link_calls_;  ///< By request id.
   int64_t next_link_ = 1;
   int64_t next_check_ = 1;
+  int64_t checks_ = 0;                      ///< Machines that are being checked now.
   std::optional<Duration> checking_since_;  ///< Some machine is being checked at all times since.
   SuspicionTable suspicions_;               ///< Written on the loop, with view_mutex_ held.
   ReliabilityRecord reliability_;

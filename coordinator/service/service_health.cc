@@ -2,6 +2,7 @@
 // fail too often or a check.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "common/log.h"
 #include "common/model/checkpoint_interval.h"
@@ -123,6 +124,7 @@ void Service::CheckMachines() {
       loop_.Post([this, id] { QuarantineSuspect(id, "it failed too often lately"); });
     }
     session.health_call = next_check_++;
+    ++checks_;
     if (!checking_since_) {
       checking_since_ = now;
       loop_.PostAfter(kLongestWait, [this] { ScheduleSoon(); });
@@ -188,10 +190,7 @@ void Service::EndCheckOf(const std::shared_ptr<WorkerLink>& link) {
 }
 
 void Service::EndCall(Session& session) {
-  session.health_call = 0;
-  const bool any = std::any_of(sessions_.begin(), sessions_.end(),
-                               [](const auto& entry) { return entry.second.health_call != 0; });
-  if (!any) checking_since_.reset();
+  if (std::exchange(session.health_call, 0) != 0 && --checks_ == 0) checking_since_.reset();
 }
 
 ReliabilityRecord Service::ReliabilityOf(const AttemptRecord& attempt) {
