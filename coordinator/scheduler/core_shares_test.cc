@@ -118,27 +118,27 @@ TEST(CoreShares, WhoRunsHasItsShareBeforeThoseForWhomNothingIsLeft) {
   EXPECT_EQ(AmountOf(decisions.resizes[0].change.plan).cores, 4);
 }
 
-TEST(CoreShares, WhoWouldGiveUpMemoryDoesNotGrowBeforeOthersStart) {
+TEST(CoreShares, NobodyStartsOnMemoryThatAJobGivesUpToGrow) {
   CoreSituation s(1, 8);
   s.Run("runs", 2, 5000).name = "runs";
   s.plans.back()->prediction.memory_per_rank.parameters_bytes = 200;
-  s.snapshot.free.at("m0").memory_bytes -= 400;
-  s.Wait("late", 900000).resources.min_ranks = 6;
-  const auto plan_with = [](int64_t bytes_of_a_rank) {
+  s.snapshot.free.at("m0").memory_bytes -= 400;  // of 1000
+  s.Wait("late", 900000).resources.min_ranks = 4;
+  const auto plan_with = [](int64_t bytes_of_late) {
     return [=](const JobSpec& spec, const ClusterProfile& cluster) {
       Result<PlanReport> report = PlanGpus(spec, cluster);
       MemoryBreakdown& memory = report->candidates[0].plan.prediction.memory_per_rank;
-      if (spec.name == "runs") memory.parameters_bytes = bytes_of_a_rank;
+      memory.parameters_bytes = spec.name == "runs" ? 99 : bytes_of_late;
       return report;
     };
   };
-  SchedulerDecisions decisions = Schedule(s.snapshot, plan_with(100));
-  EXPECT_THAT(decisions.starts, IsEmpty());
-  EXPECT_EQ(decisions.resizes.size(), 1u) << "four ranks of 100 hold what two of 200 did";
-  decisions = Schedule(s.snapshot, plan_with(99));
-  EXPECT_THAT(decisions.resizes, IsEmpty());
+  SchedulerDecisions decisions = Schedule(s.snapshot, plan_with(150));
+  EXPECT_EQ(decisions.resizes.size(), 1u) << "to four ranks of 99";
   ASSERT_EQ(decisions.starts.size(), 1u);
-  EXPECT_EQ(decisions.starts[0].job_id, "late");
+  EXPECT_EQ(CoresOf(decisions.starts[0]), 4);
+  decisions = Schedule(s.snapshot, plan_with(151));
+  EXPECT_EQ(decisions.resizes.size(), 1u);
+  EXPECT_THAT(decisions.starts, IsEmpty()) << "the 4 bytes are free once it has stopped";
 }
 
 TEST(CoreShares, AJobThatNeedsMoreHasAsMuchAsItNeeds) {

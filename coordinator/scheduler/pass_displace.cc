@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -14,41 +13,6 @@ namespace {
 constexpr int kShrinking = 16;
 /// Running jobs that one pass looks for a larger plan for.
 constexpr int kGrowing = 32;
-
-/// The ranks of `from` whose GPUs `to` does not have.
-Plan GivenUp(const Plan& from, const Plan& to) {
-  const auto gpus = [](const Plan& plan, size_t rank) {
-    return std::pair(plan.rank_workers[rank], DeviceOf(plan, rank));
-  };
-  std::set<std::pair<std::string, int64_t>> kept;
-  for (size_t rank = 0; rank < to.rank_workers.size(); ++rank) kept.insert(gpus(to, rank));
-  Plan left = from;
-  left.rank_workers.clear();
-  left.rank_devices.clear();
-  for (size_t rank = 0; rank < from.rank_workers.size(); ++rank) {
-    if (kept.contains(gpus(from, rank))) continue;
-    left.rank_workers.push_back(from.rank_workers[rank]);
-    left.rank_devices.push_back(DeviceOf(from, rank));
-  }
-  return left;
-}
-
-/// Whether `to`, on CPUs, has fewer cores or bytes than `from` on some worker.
-bool GivesUpRoom(const Plan& from, const Plan& to) {
-  std::map<std::string, int64_t> cores, bytes;
-  const auto add = [&](const Plan& plan, int64_t sign) {
-    for (size_t rank = 0; rank < plan.rank_workers.size(); ++rank) {
-      const std::string& worker = plan.rank_workers[rank];
-      cores[worker] += sign * plan.threads_per_rank;
-      bytes[worker] += sign * BytesOfRank(plan, static_cast<int64_t>(rank));
-    }
-  };
-  add(from, 1);
-  add(to, -1);
-  const auto gives = [](const auto& sum) { return sum.second > 0; };
-  return std::any_of(cores.begin(), cores.end(), gives) ||
-         std::any_of(bytes.begin(), bytes.end(), gives);
-}
 
 /// What a running job gives to one that waits for its share.
 struct Gives {
@@ -450,8 +414,6 @@ bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const R
   std::optional<PlanChange> change = LargerPlan(active, *bounds, holding);
   // What a job with resources.ranks had before may be more than its queue may hold by now.
   if (!change || holding.LimitedBy(queue, AmountOf(change->plan)) != nullptr) return false;
-  // Others would start on what it still holds.
-  if (before != nullptr && !devices && GivesUpRoom(*job.plan, change->plan)) return false;
   Outlook outlook = outlook_;
   outlook.pool.Release(*job.plan);
   outlook.pool.Take(change->plan);
@@ -467,10 +429,7 @@ bool SchedulingPass::GrowOne(const RankedActive& active, int64_t shares, const R
     reservation_ = std::move(kept);
   }
   outlook_ = std::move(outlook);
-  free_.Release(*job.plan);
-  free_.Take(change->plan);
-  // Until it has stopped nobody else has what it gives up.
-  if (devices) free_.Take(GivenUp(*job.plan, change->plan));
+  free_.TakeBeyond(*job.plan, change->plan);
   part_.reset();
   holding_ = std::move(holding);
   holding_.Take(queue, AmountOf(change->plan));
