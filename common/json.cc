@@ -1,11 +1,20 @@
 #include "common/json.h"
 
-#include <set>
+#include <algorithm>
 #include <vector>
 
 #include "common/text.h"
 
 namespace weft {
+namespace {
+
+/// One of those that are there more than once; there is one.
+std::string RepeatedOf(std::vector<std::string> keys) {
+  std::sort(keys.begin(), keys.end());
+  return *std::adjacent_find(keys.begin(), keys.end());
+}
+
+}  // namespace
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
@@ -15,7 +24,7 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (text.find('\0') != std::string_view::npos) {  // the parser would take it for the end
     return InvalidError("not valid JSON: it holds a NUL byte");
   }
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::vector<std::string>> keys;  // of the objects that are open
   std::string refused;
   auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
     switch (event) {
@@ -29,13 +38,13 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
         }
         break;
       case Json::parse_event_t::object_end:
+        if (parsed.size() < keys.back().size() && refused.empty()) {
+          refused = "JSON repeats the key \"" + ClipText(RepeatedOf(std::move(keys.back()))) + "\"";
+        }
         keys.pop_back();
         break;
       case Json::parse_event_t::key:
-        if (!keys.back().insert(parsed.get<std::string>()).second && refused.empty()) {
-          refused =
-              "JSON repeats the key \"" + ClipText(parsed.get_ref<const std::string&>()) + "\"";
-        }
+        keys.back().push_back(parsed.get<std::string>());
         break;
       default:
         break;

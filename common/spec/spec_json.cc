@@ -101,16 +101,20 @@ Status Reader::WrongType(const std::string& wanted, const Json& json, const std:
 }
 
 const Json* Reader::Next(ReadObject& object, const Field& field) {
-  const std::string& name = object.known.emplace_back(field.name);
+  object.known.push_back(field.name);
+  const auto at = object.json.find(field.name);
+  if (at != object.json.end()) ++object.found;
   if (!object.status.ok()) return nullptr;
-  object.child = object.path.empty() ? name : object.path + "." + name;
-  const auto at = object.json.find(name);
+  object.child.assign(object.path);
+  if (!object.child.empty()) object.child += '.';
+  object.child += field.name;
   if (at != object.json.end()) return &*at;
   if (field.required) object.status = Missing(field, object.path, object.child);
   return nullptr;
 }
 
 Status Reader::Close(const ReadObject& object) {
+  if (object.found == object.json.size()) return object.status;
   for (const auto& [key, child] : object.json.items()) {
     if (std::find(object.known.begin(), object.known.end(), key) == object.known.end()) {
       return UnknownField(key, object.path, object.known);
@@ -126,19 +130,22 @@ Status Reader::Missing(const Field& field, const std::string& parent, const std:
 }
 
 Status Reader::UnknownField(const std::string& key, const std::string& parent,
-                            const std::vector<std::string>& known) {
+                            const std::vector<std::string_view>& known) {
   std::string path = parent.empty() ? key : parent + "." + key;
-  std::string nearest = NearestName(key, known);
+  const std::vector<std::string> names(known.begin(), known.end());
+  std::string nearest = NearestName(key, names);
   std::string text = document_.Locate(path) + " is not a known field";
   if (!nearest.empty()) return InvalidError(text + Hint(nearest));
   text += "; known here:";
-  for (const std::string& name : known) text += " " + name;
+  for (const std::string& name : names) text += " " + name;
   return InvalidError(text);
 }
 
 Status Reader::CheckChoice(const Field& field, const std::string& value, const std::string& path) {
-  std::vector<std::string> legal(field.choices.begin(), field.choices.end());
-  if (std::find(legal.begin(), legal.end(), value) != legal.end()) return OkStatus();
+  if (std::find(field.choices.begin(), field.choices.end(), value) != field.choices.end()) {
+    return OkStatus();
+  }
+  const std::vector<std::string> legal(field.choices.begin(), field.choices.end());
   return InvalidError(document_.Locate(path) + " is '" + ClipText(value) +
                       "', but must be one of " + LegalText(field) +
                       Hint(NearestName(value, legal)));

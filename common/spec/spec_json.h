@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/json.h"
@@ -19,9 +20,7 @@ std::string NearestName(const std::string& name, const std::vector<std::string>&
 
 /// Reads a message from JSON without line numbers.
 template <SpecStruct T>
-Result<T> FromJson(const Json& json) {
-  return FromJson<T>(Document{json, "", {}});
-}
+Result<T> FromJson(const Json& json);
 
 /// A table row of the reference page.
 struct FieldReference {
@@ -95,8 +94,9 @@ std::string JsonTypeText(const Json& json);
 struct ReadObject {
   const Json& json;
   const std::string& path;
-  std::vector<std::string> known = {};  ///< Names of the fields so far.
-  std::string child = "";               ///< Path of the last one.
+  std::vector<std::string_view> known = {};  ///< Names of the fields so far,
+  size_t found = 0;                          ///< so many of which it has.
+  std::string child = "";                    ///< Path of the last one.
   Status status = OkStatus();
 };
 
@@ -130,7 +130,7 @@ class Reader {
   Status Close(const ReadObject& object);
   Status Missing(const Field& field, const std::string& parent, const std::string& path);
   Status UnknownField(const std::string& key, const std::string& parent,
-                      const std::vector<std::string>& known);
+                      const std::vector<std::string_view>& known);
   Status CheckChoice(const Field& field, const std::string& value, const std::string& path);
   Status CheckRange(const Field& field, double value, const std::string& path);
   Status CheckLength(const Field& field, size_t length, const char* what, const std::string& path);
@@ -206,6 +206,14 @@ void ReadField(Reader& reader, ReadObject& object, const Field& field, T& out) {
   }
 }
 
+/// `json`, whose places `document` knows.
+template <SpecStruct T>
+Result<T> ReadSpec(const Json& json, const Document& document) {
+  T spec{};
+  WEFT_RETURN_IF_ERROR(Reader(document).ReadStruct(json, "", spec));
+  return spec;
+}
+
 template <SpecStruct T>
 void Describe(const std::string& prefix, std::vector<FieldReference>& out) {
   const T defaults{};
@@ -248,10 +256,12 @@ Json ToJson(const T& spec) {
 
 template <SpecStruct T>
 Result<T> FromJson(const Document& document) {
-  T spec{};
-  internal::Reader reader(document);
-  WEFT_RETURN_IF_ERROR(reader.ReadStruct(document.value, "", spec));
-  return spec;
+  return internal::ReadSpec<T>(document.value, document);
+}
+
+template <SpecStruct T>
+Result<T> FromJson(const Json& json) {
+  return internal::ReadSpec<T>(json, Document());
 }
 
 template <SpecStruct T>
