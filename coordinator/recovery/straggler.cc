@@ -13,9 +13,8 @@ std::string Straggler::Text() const {
          " times as long for its part of a step as ranks with equal work";
 }
 
-std::optional<Straggler> SlowestRank(const Mesh& mesh, std::span<const RankPace> paces,
-                                     double ratio) {
-  std::optional<Straggler> slowest;
+std::vector<Straggler> SlowRanks(const Mesh& mesh, std::span<const RankPace> paces, double ratio) {
+  std::vector<Straggler> slow;
   for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
     std::vector<RankPace> group;
     for (const RankPace& pace : paces) {
@@ -27,28 +26,40 @@ std::optional<Straggler> SlowestRank(const Mesh& mesh, std::span<const RankPace>
     std::sort(group.begin(), group.end(),
               [](const auto& a, const auto& b) { return a.busy_seconds < b.busy_seconds; });
     const double median = group[(group.size() - 1) / 2].busy_seconds;
-    const RankPace& last = group.back();
-    const double times = last.busy_seconds / median;
-    if (times < ratio || (slowest && times <= slowest->ratio)) continue;
-    slowest = Straggler{last.rank, last.worker_id, times, last.busy_seconds - median};
+    for (const RankPace& pace : group) {
+      const double times = pace.busy_seconds / median;
+      if (times < ratio) continue;
+      slow.push_back({pace.rank, pace.worker_id, times, pace.busy_seconds - median});
+    }
   }
-  return slowest;
+  std::sort(slow.begin(), slow.end(),
+            [](const Straggler& a, const Straggler& b) { return a.ratio > b.ratio; });
+  return slow;
 }
 
 std::optional<Straggler> StragglerWatch::See(const Mesh& mesh, std::span<const RankPace> paces,
                                              double now, const StragglerRules& rules) {
-  std::optional<Straggler> slowest;
-  if (rules.ratio > 0) slowest = SlowestRank(mesh, paces, rules.ratio);
-  if (!slowest || slowest->rank != slow_rank_) {
-    slow_rank_ = slowest ? slowest->rank : -1;
-    slow_since_ = now;
-    named_.reset();
+  std::vector<Straggler> slow;
+  if (rules.ratio > 0) slow = SlowRanks(mesh, paces, rules.ratio);
+  std::map<int64_t, double> since;
+  for (const Straggler& rank : slow) {
+    const auto before = slow_since_.find(rank.rank);
+    since[rank.rank] = before == slow_since_.end() ? now : before->second;
+  }
+  slow_since_ = std::move(since);
+  std::erase_if(
+      slow, [&](const Straggler& rank) { return now - slow_since_.at(rank.rank) < rules.seconds; });
+  // Ranks of a slow machine are by turns the slowest.
+  const auto same = std::find_if(slow.begin(), slow.end(), [&](const Straggler& rank) {
+    return named_ && rank.rank == named_->rank;
+  });
+  if (same != slow.end()) {
+    named_ = *same;
     return std::nullopt;
   }
-  if (now - slow_since_ < rules.seconds) return std::nullopt;
-  const bool news = !named_;
-  named_ = std::move(slowest);
-  return news ? named_ : std::nullopt;
+  named_.reset();
+  if (!slow.empty()) named_ = slow.front();
+  return named_;
 }
 
 }  // namespace weft::coordinator

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,17 +38,16 @@ struct Straggler {
   std::string Text() const;
 };
 
-/// Finds the slowest of the ranks that are at least `ratio` times as slow as the median of their
-/// group. A group is the ranks of one pipeline stage, which do equal work; of two ranks the faster
+/// The ranks that are at least `ratio` times as slow as the median of their group, the slowest
+/// first. A group is the ranks of one pipeline stage, which do equal work; of two ranks the faster
 /// one is the median. Ranks whose pace is not known count for nothing.
-std::optional<Straggler> SlowestRank(const Mesh& mesh, std::span<const RankPace> paces,
-                                     double ratio);
+std::vector<Straggler> SlowRanks(const Mesh& mesh, std::span<const RankPace> paces, double ratio);
 
 /// Watches the ranks of one attempt. Not thread-safe.
 class StragglerWatch {
  public:
   /// Takes the newest paces at `now` (monotonic seconds). Returns the rank that has just become a
-  /// straggler.
+  /// straggler: of several the slowest, and none while one that was named is still slow.
   std::optional<Straggler> See(const Mesh& mesh, std::span<const RankPace> paces, double now,
                                const StragglerRules& rules);
 
@@ -55,8 +55,7 @@ class StragglerWatch {
   const std::optional<Straggler>& named() const { return named_; }
 
  private:
-  int64_t slow_rank_ = -1;  ///< Slowest of all since slow_since_; -1: none is slow.
-  double slow_since_ = 0;
+  std::map<int64_t, double> slow_since_;  ///< By rank.
   std::optional<Straggler> named_;
 };
 

@@ -38,7 +38,7 @@ void Service::CheckStraggler(const std::string& job_id) {
     metrics_.SetStraggler(job_id, before->worker_id, 0);
   }
   if (named) metrics_.SetStraggler(job_id, named->worker_id, named->ratio);
-  if (before.has_value() != named.has_value()) {
+  if (before.has_value() != named.has_value() || found) {
     SetOverlay(job_id, [&](Overlay& overlay) { overlay.straggler = named ? named->Text() : ""; });
     job_changes_.Notify(job_id);
   }
