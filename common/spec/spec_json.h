@@ -94,8 +94,8 @@ std::string JsonTypeText(const Json& json);
 struct ReadObject {
   const Json& json;
   const std::string& path;
-  std::vector<std::string_view> known = {};  ///< Names of the fields so far,
-  size_t found = 0;                          ///< so many of which it has.
+  std::vector<std::string_view> known = {};  ///< Names of the fields so far.
+  size_t found = 0;                          ///< Those that it has.
   std::string child = "";                    ///< Path of the last one.
   Status status = OkStatus();
 };
