@@ -1,11 +1,10 @@
 // Load on a coordinator, for tests/bench/service, which starts it and judges what is printed here:
-//   service_bench fill    --database FILE --queued N --finished N   jobs in a database, as if
-//   submitted service_bench submit  --address HOST:PORT --rate N --seconds S  submissions at an
-//   even rate service_bench calls   --address HOST:PORT --seconds S           get, list, cancel and
-//   retry service_bench find    --address HOST:PORT --ids FILE            which of those jobs are
-//   gone service_bench workers --address HOST:PORT --count N --seconds S heartbeats; then some
-//   workers die
-// Prints one line of JSON.
+//   service_bench fill     puts jobs into a database, as if submitted
+//   service_bench submit   submissions at an even rate
+//   service_bench calls    get, list, cancel and retry
+//   service_bench find     which of those jobs are gone
+//   service_bench workers  heartbeats; then some workers die
+// Each prints one line of JSON; --help has its options.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>
@@ -348,7 +347,11 @@ struct WorkersOptions {
   int64_t train_milliseconds = 500;
 };
 
-/// Workers attach, are left alone for a while (its second half is measured); then some die at once.
+/// Time that is not measured: after the last worker has attached, and for what follows from deaths.
+constexpr double kMostSettling = 30;
+
+/// Workers attach and are left alone; after a while that is measured for options.seconds. Then some
+/// die at once.
 Result<Json> Workers(const WorkersOptions& options, const std::function<void(const char*)>& say) {
   testing::SimulatedWorkers workers(
       {.address = options.address,
@@ -364,15 +367,16 @@ Result<Json> Workers(const WorkersOptions& options, const std::function<void(con
     std::this_thread::sleep_for(milliseconds(50));
   }
   Json result{{"attached_after_seconds", SecondsSince(begin)}};
-  std::this_thread::sleep_for(duration<double>(options.seconds / 2));
+  const duration<double> settling(std::min(options.seconds, kMostSettling));
+  std::this_thread::sleep_for(settling);
   (void)workers.TakeRoundTrips();
   say("steady");
   const int64_t ended_before = workers.ended_attempts();
-  std::this_thread::sleep_for(duration<double>(options.seconds / 2));
+  std::this_thread::sleep_for(duration<double>(options.seconds));
   say("measured");
   result["heartbeats"] = Latencies(workers.TakeRoundTrips());
   result["attempts_per_second"] =
-      static_cast<double>(workers.ended_attempts() - ended_before) / (options.seconds / 2);
+      static_cast<double>(workers.ended_attempts() - ended_before) / options.seconds;
   result["broken_streams"] = workers.broken_streams();
   result["lost"] = CountLost(options.metrics_address);
   const auto deaths = static_cast<int64_t>(options.kill_share * static_cast<double>(options.count));
@@ -387,8 +391,7 @@ Result<Json> Workers(const WorkersOptions& options, const std::function<void(con
   }
   result["killed"] = deaths;
   result["all_detected_after_seconds"] = SecondsSince(death);
-  // What follows from deaths would show by now.
-  std::this_thread::sleep_for(duration<double>(options.seconds / 4));
+  std::this_thread::sleep_for(settling);
   result["lost_in_the_end"] = CountLost(options.metrics_address);
   result["streams_broken_by_deaths"] =
       workers.broken_streams() - result["broken_streams"].get<int64_t>();
