@@ -403,10 +403,10 @@ void CapacityPool::TakeBeyond(const Plan& held, const Plan& plan) {
   add(plan, 1);
   add(held, -1);
   for (const auto& [index, need] : more) {
-    Update(index, [&need](FreeCapacity& free) {
-      free.cores -= std::max<int64_t>(need.cores, 0);
-      free.memory_bytes -= std::max<int64_t>(need.memory_bytes, 0);
-      for (const int64_t device : need.devices) free.devices.erase(device);
+    Update(index, [&wanted = need](FreeCapacity& free) {
+      free.cores -= std::max<int64_t>(wanted.cores, 0);
+      free.memory_bytes -= std::max<int64_t>(wanted.memory_bytes, 0);
+      for (const int64_t device : wanted.devices) free.devices.erase(device);
     });
   }
 }

@@ -52,7 +52,8 @@ class ServicePeersTest : public ServiceTest {
   }
   bool HasEvent(const std::string& id, const std::string& kind) {
     for (int i = 0; i < 1000; ++i) {
-      for (const EventRecord& event : *service_->Events(id)) {
+      const Result<std::vector<EventRecord>> events = service_->Events(id);
+      for (const EventRecord& event : *events) {
         if (event.kind == kind) return true;
       }
       std::this_thread::sleep_for(milliseconds(1));

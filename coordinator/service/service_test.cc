@@ -206,7 +206,8 @@ TEST_F(ServiceTest, AFullDiskDelaysLogsAndCheckpointsWithoutLosingThem) {
   LogQuery query;
   query.job_id = id;
   std::vector<std::string> texts;
-  for (const LogRecord& line : *store_->ReadLogs(query)) texts.push_back(line.text);
+  const Result<std::vector<LogRecord>> lines = store_->ReadLogs(query);
+  for (const LogRecord& line : *lines) texts.push_back(line.text);
   EXPECT_EQ(texts, (std::vector<std::string>{"line 1", "line 2", "line 3"}));
   for (int i = 0; i < 1000 && service_->Checkpoints(id)->empty(); ++i) {
     std::this_thread::sleep_for(milliseconds(1));
