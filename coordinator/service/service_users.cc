@@ -90,7 +90,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   store_.Commit(change, [this, job, client_request_id, done,
                          by](Result<CommitResult> result) mutable {
     if (!result.ok()) {
-      // The random id was taken, or a job before it was deleted meanwhile.
+      // Some job has or had the random id, or one before it was deleted meanwhile.
       if (result.status().code() == StatusCode::kConflict) {
         looks_.Post([this, job, client_request_id, done, by] {
           Submit(job.spec, client_request_id, done, by);

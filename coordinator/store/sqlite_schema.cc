@@ -244,6 +244,11 @@ DROP TABLE request_ids;
 ALTER TABLE request_ids_of_owners RENAME TO request_ids;
 CREATE INDEX request_ids_by_job ON request_ids (job_id);
 )sql",
+    // Ids of jobs that are forgotten, which no other job gets.
+    R"sql(
+CREATE TABLE deleted_jobs (id TEXT PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO deleted_jobs SELECT job_id FROM folder_deletions;
+)sql",
 };
 
 Result<int64_t> SchemaVersion(SqliteDb& db) {

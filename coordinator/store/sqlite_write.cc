@@ -55,18 +55,17 @@ Status WriteDependencies(SqliteDb& db, const JobRecord& job) {
   return OkStatus();
 }
 
-/// kConflict while the folder of an earlier job of that id is still to be deleted.
-Status CheckNoFolderDeletion(SqliteDb& db, const std::string& job_id) {
-  SqliteQuery known(db, "SELECT 1 FROM folder_deletions WHERE job_id = ?");
+/// kConflict when there was a job of that id: who still knows it would take the new one for it.
+Status CheckWasNotDeleted(SqliteDb& db, const std::string& job_id) {
+  SqliteQuery known(db, "SELECT 1 FROM deleted_jobs WHERE id = ?");
   WEFT_ASSIGN_OR_RETURN(const bool row, known.Bind(job_id).Step());
-  return row ? ConflictError("the run folder of a deleted job " + job_id + " is still there")
-             : OkStatus();
+  return row ? ConflictError("there was a job " + job_id + ", which was deleted") : OkStatus();
 }
 
 Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
   const Progress progress = Finite(job.progress);
   if (job.version == 0) {
-    WEFT_RETURN_IF_ERROR(CheckNoFolderDeletion(db, job.id));
+    WEFT_RETURN_IF_ERROR(CheckWasNotDeleted(db, job.id));
     SqliteQuery insert(
         db,
         "INSERT INTO jobs (id, version, state, reason, message, submitted_at, started_at, "
@@ -292,6 +291,8 @@ Status DeleteJob(SqliteDb& db, const JobDeletion& deletion) {
     SqliteQuery remove(db, "DELETE FROM " + std::string(table) + " WHERE job_id = ?");
     WEFT_RETURN_IF_ERROR(remove.Bind(deletion.id).Run());
   }
+  SqliteQuery keep(db, "INSERT INTO deleted_jobs VALUES (?)");
+  WEFT_RETURN_IF_ERROR(keep.Bind(deletion.id).Run());
   SqliteQuery remove(db, "DELETE FROM jobs WHERE id = ?");
   return remove.Bind(deletion.id).Run().WithContext("delete job " + deletion.id);
 }

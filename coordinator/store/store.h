@@ -32,7 +32,7 @@ struct JobDeletion {
 struct Transaction {
   /// Written when the stored version equals job->version (0: it must not exist yet); the stored
   /// version is one more. Otherwise the transaction fails with kConflict. So does a new job unless
-  /// all jobs of its scheduling.after exist, or while a folder of its id is still to be deleted.
+  /// all jobs of its scheduling.after exist, or when a job of its id was deleted.
   std::optional<JobRecord> job;
   /// The client's name for this submission, with a new job. When it is known already of the job's
   /// owner nothing is written, and the result names the job submitted then.

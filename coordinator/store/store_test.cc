@@ -375,14 +375,22 @@ TEST_P(StoreContract, FoldersToDeleteAreKeptUntilTheyAreGone) {
   MustCommit(remove);
   EXPECT_THAT(*store_->ListFolderDeletions(),
               ElementsAre(FolderDeletionRecord{"j-1", "/runs/j-1"}));
-  EXPECT_EQ(CommitAndWait(*store_, Put(NewJob("j-1"))).status().code(), StatusCode::kConflict)
-      << "a new job would lose its folder";
   Transaction done;
   done.end_folder_deletion = "j-1";
   MustCommit(done);
   MustCommit(done);
   EXPECT_THAT(*store_->ListFolderDeletions(), IsEmpty());
+}
+
+TEST_P(StoreContract, NoJobGetsTheIdOfOneThatWasDeleted) {
   MustCommit(Put(NewJob("j-1")));
+  Transaction remove;
+  remove.delete_job = {"j-1", 1};
+  MustCommit(remove);
+  const Status status = CommitAndWait(*store_, Put(NewJob("j-1"))).status();
+  EXPECT_EQ(status.code(), StatusCode::kConflict);
+  EXPECT_EQ(status.message(), "there was a job j-1, which was deleted");
+  EXPECT_EQ(store_->GetJob("j-1").status().code(), StatusCode::kNotFound);
 }
 
 TEST_P(StoreContract, OldJobsAreFoundAndOldEventsForgotten) {
