@@ -159,7 +159,9 @@ class Runner:
                  if case["result"] == "COMPLETED"]
         passed = done.returncode == 0 and bool(cases)
         if not passed:
-            print(done.stdout[-4000:])
+            # What failed may be far above the end, where daemons say the rest.
+            failures = re.findall(r"^\S+:\d+: Failure\n(?:(?!\[ ).*\n)*", done.stdout, re.MULTILINE)
+            print("".join(failures)[:8000] + done.stdout[-4000:])
         return Ran(passed, cases, done.stdout)
 
     def as_wanted(self, number, what, passed):
