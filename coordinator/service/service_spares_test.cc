@@ -1,4 +1,5 @@
 // Workers that are kept free for jobs that recover.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "coordinator/service/testing.h"
@@ -28,6 +29,21 @@ TEST_F(ServiceSparesTest, NoJobStartsOnASpare) {
   EXPECT_EQ(service_->Get(second)->job.reason, Reason::kWaitingForCapacity);
   auto c = Attach("c");
   EXPECT_TRUE(b->Saw("start " + second + " 1")) << "now another one is the spare";
+}
+
+TEST_F(ServiceSparesTest, AJobThatNeedsASpareSaysSoAndHoldsBackNoOther) {
+  auto a = Attach("a");
+  auto b = Attach("b");
+  const std::string large = Submit(2)->view.job.id;
+  const std::string small = Submit(1)->view.job.id;
+  EXPECT_TRUE(a->Saw("start " + small + " 1"));
+  const JobRecord waits = service_->Get(large)->job;
+  EXPECT_EQ(waits.reason, Reason::kWaitingForWorkers);
+  EXPECT_THAT(waits.message, testing::HasSubstr("--spare-workers 1"));
+  auto c = Attach("c");
+  Pass(1, {a, b, c});
+  FinishAttempt(a, small);
+  EXPECT_TRUE(a->Saw("start " + large + " 1")) << "the new one is the spare";
 }
 
 TEST_F(ServiceSparesTest, AJobThatLostItsMachineGoesOnOnOneBeforeThoseThatWait) {
