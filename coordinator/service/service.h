@@ -465,6 +465,8 @@ class Service {
   void AddMachines(SchedulerSnapshot& snapshot) const;
   /// Adds the links measured between its machines.
   void AddLinks(SchedulerSnapshot& snapshot) const;
+  /// Why no worker of the last snapshot can run it; null: some can, or that is to be found out.
+  const Infeasible* InfeasibleNow(const LiveJob& live) const;
   QueuedJob AsQueued(const std::string& job_id, const LiveJob& live) const;
   /// `plan`: what it holds.
   ActiveJob AsActive(const std::string& job_id, const LiveJob& live, const Plan& plan) const;
@@ -541,7 +543,7 @@ class Service {
   std::map<IntentKey, IntentRecord> outbox_;       ///< As stored.
   /// Jobs that come after a job which has not ended, by its id.
   std::map<std::string, std::set<std::string>> dependents_;
-  std::set<std::string> held_;        ///< HoldBack of the last pass over the queue.
+  std::set<std::string> held_;        ///< HoldBack of the last snapshot.
   std::set<std::string> deleting_;    ///< Jobs whose run folders are being deleted.
   int64_t sweep_left_ = 0;            ///< Jobs that the last sweep is still forgetting.
   std::set<std::string> forgetting_;  ///< Workers that are being forgotten.

@@ -20,19 +20,21 @@ using Link = std::shared_ptr<FakeLink>;
 /// Workers of one core, jobs of one rank.
 class ServiceQueuesTest : public ServiceTest {
  protected:
-  Result<SubmitResult> TrySubmit(const std::function<void(SchedulingSpec&)>& change) {
+  Result<SubmitResult> TrySubmit(const std::function<void(SchedulingSpec&)>& change,
+                                 int64_t ranks = 1) {
     JobSpec spec;
     spec.name = "job";
     spec.data.train = {"/data/a"};
-    spec.resources.ranks = 1;
+    spec.resources.ranks = ranks;
+    spec.train.global_batch = 12;
     change(spec.scheduling);
     std::promise<Result<SubmitResult>> promise;
     service_->Submit(spec, "q-" + std::to_string(++requests_),
                      [&](Result<SubmitResult> r) { promise.set_value(std::move(r)); });
     return promise.get_future().get();
   }
-  std::string SubmitAs(const std::function<void(SchedulingSpec&)>& change) {
-    Result<SubmitResult> result = TrySubmit(change);
+  std::string SubmitAs(const std::function<void(SchedulingSpec&)>& change, int64_t ranks = 1) {
+    Result<SubmitResult> result = TrySubmit(change, ranks);
     EXPECT_TRUE(result.ok()) << result.status().message();
     return result.ok() ? result->view.job.id : "";
   }
@@ -378,6 +380,23 @@ TEST_F(ServiceQueuesTest, AGroupRunsOnlyItsNumberOfJobsAtOnce) {
   const Link& link = links[static_cast<size_t>(worker[0] - 'a')];
   Finish(link, ids[0]);
   EXPECT_TRUE(link->Saw("start " + ids[2] + " 1"));
+}
+
+TEST_F(ServiceQueuesTest, AJobThatNoWorkerCouldRunCountsInItsGroupOnceSomeCan) {
+  std::vector<Link> links = {Attach("a")};
+  std::vector<std::string> ids;
+  for (int i = 0; i < 2; ++i) {
+    ids.push_back(SubmitAs(
+        [](SchedulingSpec& s) {
+          s.group = "sweep";
+          s.group_limit = 1;
+        },
+        3));
+    AwaitReason(ids.back(), Reason::kWaitingForWorkers);
+  }
+  for (const char* name : {"b", "c", "d", "e", "f"}) links.push_back(Attach(name));
+  ASSERT_EQ(AwaitState(ids[0], JobState::kStarting), JobState::kStarting);
+  EXPECT_THAT(AwaitReason(ids[1], Reason::kWaitingForJobs), HasSubstr("1 jobs of its group sweep"));
 }
 
 TEST_F(ServiceQueuesTest, ACordonedWorkerKeepsItsRanksAndGetsNoOthers) {

@@ -46,13 +46,9 @@ void Service::RunSchedule() {
 }
 
 void Service::StartQueued() {
-  std::vector<HeldJob> held = HoldBack();
-  held_.clear();
-  for (const HeldJob& job : held) held_.insert(job.id);
   Duration begin = clock_.Monotonic();
   plans_.BeginPass();
   SchedulerSnapshot snapshot = TakeSnapshot();
-  snapshot.held = std::move(held);
   SchedulerDecisions decisions;
   PlanAnswers answers;
   if (!live_.empty()) {

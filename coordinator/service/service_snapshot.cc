@@ -75,6 +75,9 @@ bool Service::HasATurn(const std::string& job_id, const LiveJob& live) const {
 
 SchedulerSnapshot Service::TakeSnapshot(const std::string& apart) {
   SchedulerSnapshot snapshot = TakeActive(apart);
+  snapshot.held = HoldBack();
+  held_.clear();
+  for (const HeldJob& job : snapshot.held) held_.insert(job.id);
   snapshot.queue.reserve(queue_.size());
   for (const auto& [ordinal, queued] : queue_) {
     const LiveJob& live = *queued;
@@ -110,6 +113,14 @@ void Service::AddMachines(SchedulerSnapshot& snapshot) const {
   }
 }
 
+const Infeasible* Service::InfeasibleNow(const LiveJob& live) const {
+  const bool ever_planned = LastOfPhase(live.current) != nullptr || live.next_plan;
+  if (ever_planned || !live.infeasible || live.infeasible->cluster != cluster_number_) {
+    return nullptr;
+  }
+  return &*live.infeasible;
+}
+
 QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) const {
   const JobRecord& job = live.current.job;
   const AttemptRecord* last = LastOfPhase(live.current);
@@ -123,10 +134,10 @@ QueuedJob Service::AsQueued(const std::string& job_id, const LiveJob& live) cons
   queued.next_plan = live.next_plan ? &*live.next_plan : nullptr;
   queued.planned_long = live.planning_since &&
                         clock_.Monotonic() - *live.planning_since >= options_.planning.patience;
-  const bool ever_planned = last || live.next_plan;
-  if (!ever_planned && live.infeasible && live.infeasible->cluster == cluster_number_) {
-    queued.infeasible_reason = &live.infeasible->why;
+  if (const Infeasible* infeasible = InfeasibleNow(live)) {
+    queued.infeasible_reason = &infeasible->why;
   }
+  const bool ever_planned = last || live.next_plan;
   if (!ever_planned && live.planning_pause && live.planning_pause->cluster == cluster_number_ &&
       clock_.Monotonic() < live.planning_pause->until) {
     queued.given_up_reason = &live.planning_pause->why;

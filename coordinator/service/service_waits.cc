@@ -131,7 +131,7 @@ std::vector<HeldJob> Service::HoldBack() const {
         job.why += " and " + std::to_string(job.blocked_by.size() - 1) + " more";
       }
       job.why += ", which must have succeeded first";
-    } else if (scheduling.group_limit > 0 && !live.reserved && !live.infeasible) {
+    } else if (scheduling.group_limit > 0 && !live.reserved && InfeasibleNow(live) == nullptr) {
       limited.push_back(&live);
     }
   }
