@@ -591,6 +591,9 @@ TEST_F(AccessTest, LimitsArePerPersonAndSayWhatToDo) {
   grpc::Status status = SubmitAs("una", response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), AllOf(HasSubstr("has 2 jobs"), HasSubstr("hint:")));
+  requests_ -= 2;
+  EXPECT_TRUE(SubmitAs("una", response).ok()) << "who asks again has that job already";
+  EXPECT_TRUE(response.already_submitted());
   JobOf("otto");
   v1::WhoAmIResponse who;
   status = grpc::Status::OK;

@@ -131,7 +131,9 @@ Status Admission::CheckRights(const Verb& verb, CallSubject& subject, const Pers
   if (!subject.queue.empty() && !HasQueue(person, subject.queue)) {
     return Deny(person, "must not put jobs in queue '" + subject.queue + "'");
   }
-  if (subject.submits && !person.name.empty()) {
+  // Who asks again has that job already.
+  if (!subject.client_request_id.empty() && !person.name.empty() &&
+      !service_.store().JobOfRequest(person.name, subject.client_request_id).ok()) {
     WEFT_ASSIGN_OR_RETURN(const int64_t jobs, service_.store().CountUnfinishedJobs(person.name));
     if (jobs >= rules_.jobs_per_person) {
       return ExhaustedError("'" + person.name + "' has " + std::to_string(jobs) +

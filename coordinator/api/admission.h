@@ -35,10 +35,10 @@ struct Caller {
 /// What a call is about, as far as rights depend on it.
 struct CallSubject {
   bool names_job = false;
-  std::string job_id;  ///< Or a prefix of one, if it names a job.
-  std::string queue;   ///< That a job is to be put in; empty: none.
-  bool submits = false;
-  std::string object;  ///< For the audit log.
+  std::string job_id;             ///< Or a prefix of one, if it names a job.
+  std::string queue;              ///< That a job is to be put in; empty: none.
+  std::string client_request_id;  ///< Of a job that is submitted; empty: none is.
+  std::string object;             ///< For the audit log.
 };
 
 /// Decides whether a call is let in. Thread-safe.

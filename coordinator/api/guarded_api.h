@@ -95,7 +95,7 @@ CallSubject SubjectOf(const Request& request) {
                   request.spec();
                   request.client_request_id();
                 }) {
-    subject.submits = true;
+    subject.client_request_id = request.client_request_id();
     const auto& scheduling = request.spec().scheduling();
     subject.queue = scheduling.has_queue() ? scheduling.queue() : SchedulingSpec().queue;
     subject.object = request.spec().name();

@@ -202,6 +202,10 @@ class Service {
 
   using IntentKey = std::tuple<std::string, std::string, int64_t, IntentKind>;
 
+  /// The answer to a submission under a request id that is that of a job.
+  void AnswerAgain(const std::string& job_id, const std::string& client_request_id,
+                   const JobSpec& spec, const std::function<void(Result<SubmitResult>)>& done);
+
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
   /// Change of the job that a user named, and its view.

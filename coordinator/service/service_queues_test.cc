@@ -360,6 +360,20 @@ TEST_F(ServiceQueuesTest, AJobThatIsDeletedDuringASubmissionIsNotThereForIt) {
   EXPECT_THAT(status.message(), HasSubstr("there is no job '" + first + "'"));
 }
 
+TEST_F(ServiceQueuesTest, WhoAsksAgainHasTheJobWhateverHasChangedSince) {
+  const std::string first = SubmitPlain();
+  const auto follow = [&](SchedulingSpec& s) { s.after = {first}; };
+  const std::string second = SubmitAs(follow);
+  service_->Cancel(first, [](const Result<JobView>&) {});
+  ASSERT_EQ(AwaitState(first, JobState::kCancelled), JobState::kCancelled);
+  --requests_;
+  const Result<SubmitResult> again = TrySubmit(follow);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(again->already_submitted);
+  EXPECT_EQ(again->view.job.id, second);
+  EXPECT_EQ(TrySubmit(follow).status().code(), StatusCode::kInvalid) << "of another request";
+}
+
 TEST_F(ServiceQueuesTest, AGroupRunsOnlyItsNumberOfJobsAtOnce) {
   std::vector<Link> links;
   for (const char* name : {"a", "b", "c"}) links.push_back(Attach(name));

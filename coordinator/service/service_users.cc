@@ -51,6 +51,18 @@ Result<Transaction> Audited(Result<Transaction> change, const std::shared_ptr<Ca
   return change;
 }
 
+void Service::AnswerAgain(const std::string& job_id, const std::string& client_request_id,
+                          const JobSpec& spec,
+                          const std::function<void(Result<SubmitResult>)>& done) {
+  Result<JobView> view = Get(job_id);
+  if (!view.ok()) return done(view.status());
+  const Json before = ToJson(view->job.spec), now = ToJson(spec);
+  if (before == now) return done(SubmitResult{std::move(*view), true});
+  done(ConflictError("client_request_id '" + client_request_id + "' was used before, for job " +
+                     job_id + " of another spec (" + FirstDifference(before, now) +
+                     "); hint: a new submission needs a request id of its own"));
+}
+
 void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
                      const std::function<void(Result<SubmitResult>)>& done,
                      const std::shared_ptr<CallRecord>& by) {
@@ -60,8 +72,15 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.spec = spec;
   job.queue = spec.scheduling.queue;
   job.priority = spec.scheduling.priority;
+  if (by != nullptr) job.owner = by->record.who;
   ConfinedEnv files(options_.data_roots, kRootsHint);
   if (status.ok()) status = ResolveImport(files, job.spec);
+  // What was submitted is not judged again: files, queues and other jobs may have changed since.
+  if (const Result<std::string> known = store_.JobOfRequest(job.owner, client_request_id);
+      status.ok() && known.ok()) {
+    if (by != nullptr) by->record.object = *known;
+    return AnswerAgain(*known, client_request_id, job.spec, done);
+  }
   if (status.ok()) status = CheckImportedWeights(files, job.spec, kMissingIsError);
   if (status.ok()) status = CheckDataFiles(files, job.spec, kDataCheck);
   if (status.ok()) status = CheckScheduling(job.spec);
@@ -82,67 +101,55 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   job.run_dir = JoinPath(options_.run_root, job.id);
   change.events.push_back({job.id, 0, job.submitted_at, "submitted", client_request_id});
   if (by != nullptr) {
-    job.owner = by->record.who;
     by->record.object = job.id;
     change.audit = by;
   }
   change.job = job;
-  store_.Commit(change, [this, job, client_request_id, done,
-                         by](Result<CommitResult> result) mutable {
-    if (!result.ok()) {
-      // Some job has or had the random id, or one before it was deleted meanwhile.
-      if (result.status().code() == StatusCode::kConflict) {
-        looks_.Post([this, job, client_request_id, done, by] {
-          Submit(job.spec, client_request_id, done, by);
-        });
-        return;
-      }
-      metrics_.StoreFailed();
-      done(result.status().WithContext("store the job"));
-      return;
-    }
-    if (Status crash = Failpoint("coordinator.submit.after_commit"); !crash.ok()) {
-      done(crash);
-      return;
-    }
-    if (!result->existing_job_id.empty()) {
-      if (by != nullptr) by->record.object = result->existing_job_id;
-      loop_.Post([this, id = result->existing_job_id, client_request_id, spec = job.spec, done] {
-        Result<JobView> view = Get(id);
-        if (!view.ok()) {
-          done(view.status());
-        } else if (const Json before = ToJson(view->job.spec), now = ToJson(spec); before != now) {
-          done(ConflictError("client_request_id '" + client_request_id +
-                             "' was used before, for job " + id + " of another spec (" +
-                             FirstDifference(before, now) +
-                             "); hint: a new submission needs a request id of its own"));
-        } else {
-          done(SubmitResult{std::move(*view), true});
+  store_.Commit(
+      change, [this, job, client_request_id, done, by](Result<CommitResult> result) mutable {
+        if (!result.ok()) {
+          // Some job has or had the random id, or one before it was deleted meanwhile.
+          if (result.status().code() == StatusCode::kConflict) {
+            looks_.Post([this, job, client_request_id, done, by] {
+              Submit(job.spec, client_request_id, done, by);
+            });
+            return;
+          }
+          metrics_.StoreFailed();
+          done(result.status().WithContext("store the job"));
+          return;
         }
+        if (Status crash = Failpoint("coordinator.submit.after_commit"); !crash.ok()) {
+          done(crash);
+          return;
+        }
+        if (!result->existing_job_id.empty()) {
+          if (by != nullptr) by->record.object = result->existing_job_id;
+          loop_.Post([this, id = result->existing_job_id, client_request_id, spec = job.spec,
+                      done] { AnswerAgain(id, client_request_id, spec, done); });
+          return;
+        }
+        metrics_.JobSubmitted(job.queue);
+        job.version = result->job_version;
+        job.ordinal = result->job_ordinal;
+        loop_.Post([this, job] {
+          // A cancel may have loaded it from the store meanwhile.
+          if (!live_.count(job.id)) {
+            auto live = std::make_unique<LiveJob>();
+            live->current.job = job;
+            live->current.retry = options_.retry;
+            live->SetPhase();
+            live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
+            live->account = LedgerAccount(job.submitted_at);
+            queue_[job.ordinal] = live.get();
+            live_[job.id] = std::move(live);
+            CountJob(job.queue, JobState::kQueued, 1);
+          }
+          (void)WaitForJobs(*live_.at(job.id));
+          ScheduleSoon();
+        });
+        done(SubmitResult{JobView{std::move(job), {}, {}}, false});
       });
-      return;
-    }
-    metrics_.JobSubmitted(job.queue);
-    job.version = result->job_version;
-    job.ordinal = result->job_ordinal;
-    loop_.Post([this, job] {
-      // A cancel may have loaded it from the store meanwhile.
-      if (!live_.count(job.id)) {
-        auto live = std::make_unique<LiveJob>();
-        live->current.job = job;
-        live->current.retry = options_.retry;
-        live->SetPhase();
-        live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
-        live->account = LedgerAccount(job.submitted_at);
-        queue_[job.ordinal] = live.get();
-        live_[job.id] = std::move(live);
-        CountJob(job.queue, JobState::kQueued, 1);
-      }
-      (void)WaitForJobs(*live_.at(job.id));
-      ScheduleSoon();
-    });
-    done(SubmitResult{JobView{std::move(job), {}, {}}, false});
-  });
 }
 
 void Service::ChangeForUser(const std::string& job_id, Decide decide,

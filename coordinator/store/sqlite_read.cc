@@ -216,6 +216,16 @@ Result<std::string> SqliteStore::QueueOf(const std::string& job_id) {
   return ReadText("queue", job_id);
 }
 
+Result<std::string> SqliteStore::JobOfRequest(const std::string& owner,
+                                              const std::string& client_request_id) {
+  std::lock_guard lock(read_mutex_);
+  SqliteQuery query(reader(),
+                    "SELECT job_id FROM request_ids WHERE owner = ? AND client_request_id = ?");
+  WEFT_ASSIGN_OR_RETURN(bool row, query.Bind(owner).Bind(client_request_id).Step());
+  if (!row) return NotFoundError("no job was submitted as '" + client_request_id + "'");
+  return query.Text();
+}
+
 Result<std::string> SqliteStore::ReadText(const char* column, const std::string& job_id) {
   std::lock_guard lock(read_mutex_);
   SqliteQuery query(reader(), "SELECT " + std::string(column) + " FROM jobs WHERE id = ?");

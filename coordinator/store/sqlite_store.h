@@ -66,6 +66,8 @@ class SqliteStore : public Store {
   Result<int64_t> CountUnfinishedJobs(const std::string& owner) override;
   Result<std::string> OwnerOf(const std::string& job_id) override;
   Result<std::string> QueueOf(const std::string& job_id) override;
+  Result<std::string> JobOfRequest(const std::string& owner,
+                                   const std::string& client_request_id) override;
   Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) override;
   Result<bool> AuditChainHolds() override;
   Result<std::vector<LogRecord>> ReadLogs(const LogQuery& query) override;

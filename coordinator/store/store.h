@@ -156,6 +156,9 @@ class Store {
   virtual Result<std::string> OwnerOf(const std::string& job_id) = 0;
   /// The queue that the job is in, or was in when it ended; kNotFound without such a job.
   virtual Result<std::string> QueueOf(const std::string& job_id) = 0;
+  /// The job that this person submitted under that request id; kNotFound: there is none.
+  virtual Result<std::string> JobOfRequest(const std::string& owner,
+                                           const std::string& client_request_id) = 0;
   /// Oldest first.
   virtual Result<std::vector<AuditRecord>> ListAudit(const AuditQuery& query) = 0;
   /// Whether the audit log is as it was written: no record changed, none missing.

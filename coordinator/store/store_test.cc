@@ -104,6 +104,9 @@ TEST_P(StoreContract, RequestIdsAreThoseOfAPerson) {
   EXPECT_EQ(submit("j-again", "bob"), "j-bob");
   EXPECT_EQ(submit("j-again", "ada"), "j-ada");
   EXPECT_EQ(submit("j-again", ""), "j-nobody");
+  EXPECT_EQ(store_->JobOfRequest("bob", "r").value(), "j-bob");
+  EXPECT_EQ(store_->JobOfRequest("", "r").value(), "j-nobody");
+  EXPECT_EQ(store_->JobOfRequest("bob", "s").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(store_->FindJobIds("j-", 10)->size(), 3u);
 }
 
