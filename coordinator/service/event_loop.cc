@@ -1,5 +1,7 @@
 #include "coordinator/service/event_loop.h"
 
+#include <utility>
+
 namespace weft::coordinator {
 
 void EventLoop::Start() {
@@ -39,16 +41,32 @@ void EventLoop::Wake() {
   changed_.notify_all();
 }
 
+std::deque<std::function<void()>> EventLoop::TakeReady() {
+  while (!timers_.empty() && timers_.begin()->first <= clock_.Monotonic()) {
+    tasks_.push_back(std::move(timers_.begin()->second));
+    timers_.erase(timers_.begin());
+  }
+  return std::exchange(tasks_, {});
+}
+
+bool EventLoop::RunReady() {
+  std::unique_lock lock(mutex_);
+  const std::deque<std::function<void()>> batch = TakeReady();
+  lock.unlock();
+  for (const auto& task : batch) task();
+  return !batch.empty();
+}
+
+std::optional<std::chrono::nanoseconds> EventLoop::NextTimer() {
+  const std::lock_guard lock(mutex_);
+  if (timers_.empty()) return std::nullopt;
+  return timers_.begin()->first;
+}
+
 void EventLoop::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    while (!timers_.empty() && timers_.begin()->first <= clock_.Monotonic()) {
-      tasks_.push_back(std::move(timers_.begin()->second));
-      timers_.erase(timers_.begin());
-    }
-    if (!tasks_.empty()) {
-      std::deque<std::function<void()>> batch;
-      batch.swap(tasks_);
+    if (std::deque<std::function<void()>> batch = TakeReady(); !batch.empty()) {
       lock.unlock();
       for (auto& task : batch) task();
       batch.clear();

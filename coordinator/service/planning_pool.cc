@@ -8,6 +8,7 @@ namespace weft::coordinator {
 
 PlanningPool::PlanningPool(const Clock& clock, int threads, size_t most_waiting)
     : watch_(clock), most_waiting_(most_waiting) {
+  if (threads == 0) return;
   watch_.Start();
   for (int i = 0; i < std::max(threads, 2); ++i) {
     threads_.emplace_back([this, i] { Serve(i == 0); });
@@ -44,6 +45,16 @@ void PlanningPool::Cancel(const std::shared_ptr<PlanTicket>& ticket) {
     waiting_.erase(found);
   }
   std::exchange(ticket->work_, nullptr)(*ticket);
+}
+
+bool PlanningPool::RunFirst() {
+  std::unique_lock lock(mutex_);
+  if (waiting_.empty()) return false;
+  const std::shared_ptr<PlanTicket> ticket = waiting_.front();
+  waiting_.pop_front();
+  lock.unlock();
+  std::exchange(ticket->work_, nullptr)(*ticket);
+  return true;
 }
 
 void PlanningPool::Serve(bool from_head) {
@@ -83,6 +94,7 @@ void PlanningPool::Stop() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+  while (RunFirst()) continue;  // of a pool without threads
   watch_.Stop();
 }
 

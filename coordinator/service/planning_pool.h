@@ -45,7 +45,8 @@ class PlanningPool {
   /// Called exactly once, with a stop already requested where it was cancelled before its turn.
   using Work = std::function<void(const PlanTicket&)>;
 
-  /// `threads`: 2 at least.
+  /// `threads`: 2 at least. 0: none, and whoever drives the pool calls RunFirst, as a simulation
+  /// does.
   PlanningPool(const Clock& clock, int threads,
                size_t most_waiting = std::numeric_limits<size_t>::max());
   ~PlanningPool() { Stop(); }
@@ -67,6 +68,10 @@ class PlanningPool {
 
   /// Looks at the clock again; for a ManualClock that was moved.
   void Wake() { watch_.Wake(); }
+
+  /// For a pool without threads: does the work at the head of the line on this thread, without
+  /// looking at its budget. Whether there was any.
+  bool RunFirst();
 
  private:
   void Serve(bool from_head);

@@ -37,10 +37,11 @@ Service::Service(Store& store, const Clock& clock, StoppablePlanFunction plan, M
       metrics_(metrics),
       options_(std::move(options)),
       loop_(clock),
-      queue_pool_(clock, kPlanningThreads),
-      call_pool_(clock, kPlanningThreads, kMostCallsWaiting),
+      queue_pool_(clock, options_.simulation_seed ? 0 : kPlanningThreads),
+      call_pool_(clock, options_.simulation_seed ? 0 : kPlanningThreads, kMostCallsWaiting),
       files_(clock),
       looks_(clock),
+      ids_(options_.simulation_seed),
       leases_(clock, options_.lease, options_.Margin()),
       suspicions_(options_.suspicion),
       decision_log_(Env::Posix(), options_.decisions_folder, options_.decisions_bytes),
@@ -106,6 +107,7 @@ Status Service::Start() {
                   << " workers expected back with running attempts";
   }
   WEFT_RETURN_IF_ERROR(FinishFolderDeletions());
+  if (options_.simulation_seed) return OkStatus();
   files_.Start();
   looks_.Start();
   loop_.Start();
@@ -126,6 +128,28 @@ void Service::Wake() {
   loop_.Wake();
   queue_pool_.Wake();
   call_pool_.Wake();
+}
+
+bool Service::RunReady() {
+  bool any = false;
+  for (bool more = true; more; any |= more) {
+    more = false;
+    for (EventLoop* loop : {&loop_, &files_, &looks_}) more |= loop->RunReady();
+  }
+  return any;
+}
+
+bool Service::RunPlanning() {
+  return queue_pool_.RunFirst() || call_pool_.RunFirst();
+}
+
+std::optional<std::chrono::nanoseconds> Service::NextTimer() {
+  std::optional<Duration> next;
+  for (EventLoop* loop : {&loop_, &files_, &looks_}) {
+    const std::optional<Duration> timer = loop->NextTimer();
+    if (timer && (!next || *timer < *next)) next = timer;
+  }
+  return next;
 }
 
 void Service::Stop() {

@@ -30,6 +30,7 @@
 #include "coordinator/service/calls.h"
 #include "coordinator/service/decision_log.h"
 #include "coordinator/service/event_loop.h"
+#include "coordinator/service/job_ids.h"
 #include "coordinator/service/live_job.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/network_links.h"
@@ -68,6 +69,14 @@ class Service {
   void Stop();
   /// For tests that moved a ManualClock.
   void Wake();
+
+  // For simulations (ServiceOptions::simulation_seed).
+  /// Runs all that its loops have to do now. Whether there was anything.
+  bool RunReady();
+  /// Finds the plan that is first in line. Whether there was one.
+  bool RunPlanning();
+  /// When its next timer is due, by the clock; nullopt: it has none.
+  std::optional<std::chrono::nanoseconds> NextTimer();
 
   // For users. Jobs are named by their full ids: a beginning may be that of another job by the time
   // that the call comes to its turn (ResolveId).
@@ -537,6 +546,7 @@ class Service {
   PlanningPool call_pool_;   ///< and for calls, which so take nothing from each other.
   EventLoop files_;          ///< Deletes folders, which may take minutes,
   EventLoop looks_;          ///< and looks at files, for which the other loop never waits.
+  JobIds ids_;
 
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;

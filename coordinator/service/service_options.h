@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,9 @@ struct ServiceOptions {
   /// What was measured this long ago is measured again once both machines are without ranks and no
   /// job waits, after twice as long also while jobs wait; 0: never.
   std::chrono::nanoseconds link_age = std::chrono::hours(24);
+  /// Runs nothing by itself: whoever has the service calls RunReady and RunPlanning. The ids of
+  /// jobs follow from the seed. For simulations; nullopt: it has threads of its own.
+  std::optional<uint64_t> simulation_seed = std::nullopt;
 
   /// Past the lease, until ranks of a lost worker are surely gone.
   std::chrono::nanoseconds Margin() const { return lease / 5; }

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <optional>
-#include <random>
 
 #include "common/env_confined.h"
 #include "common/failpoint.h"
@@ -16,21 +15,11 @@
 namespace weft::coordinator {
 namespace {
 
-constexpr int kSuffixLength = 5;
 constexpr int64_t kMostPriority = 1000;  // as scheduling.priority
 /// The check reads a little of files that are here: the caller waits. Workers may have others.
 constexpr bool kMissingIsError = false;
 constexpr DataCheckLimits kDataCheck = {
     .bytes_per_file = 256 << 10, .bytes = 4 << 20, .missing_is_error = kMissingIsError};
-
-/// Five characters that are hard to mistake for each other.
-std::string RandomSuffix() {
-  constexpr std::string_view kAlphabet = "23456789abcdefghjkmnpqrstuvwxyz";
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  std::string suffix;
-  for (int i = 0; i < kSuffixLength; ++i) suffix += kAlphabet[random() % kAlphabet.size()];
-  return suffix;
-}
 
 /// Where two specs differ first: "train.steps was 20, is 10".
 std::string FirstDifference(const Json& before, const Json& now, const std::string& path = "") {
@@ -95,7 +84,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
   }
   Transaction change;
   change.client_request_id = client_request_id;
-  job.id = spec.name + "-" + RandomSuffix();
+  job.id = ids_.Next(spec.name);
   job.submitted_at = clock_.UnixSeconds();
   job.queued_at = job.submitted_at;
   job.run_dir = JoinPath(options_.run_root, job.id);

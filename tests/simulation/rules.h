@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/store/store.h"
+#include "tests/simulation/timeline.h"
+
+namespace weft::simulation {
+
+/// What must hold whatever happens, by what is stored.
+class Rules {
+ public:
+  explicit Rules(Timeline& timeline) : timeline_(timeline) {}
+
+  /// A change is durable.
+  void See(const coordinator::Transaction& change);
+  /// Jobs of a queue have no more GPUs.
+  void SetLimit(const std::string& queue, int64_t gpus) { limits_[queue] = gpus; }
+  void Break(const std::string& what);
+  const std::vector<std::string>& broken() const { return broken_; }
+
+ private:
+  void SeeJob(const coordinator::JobRecord& job);
+  void SeeAttempt(const coordinator::AttemptRecord& attempt);
+  /// It is about to begin.
+  void SeeStart(const coordinator::AttemptRecord& attempt);
+
+  Timeline& timeline_;
+  std::map<std::string, coordinator::JobRecord> jobs_;
+  std::map<std::string, coordinator::AttemptRecord> attempts_;  ///< The newest of each job.
+  std::map<std::string, int64_t> limits_;
+  std::vector<std::string> broken_;
+};
+
+}  // namespace weft::simulation
