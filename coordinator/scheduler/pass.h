@@ -166,11 +166,11 @@ class SchedulingPass {
   QueueTree held_;          ///< Without them, with those that take their place.
   CapacityPool free_;       ///< Now, without what is promised.
   Outlook outlook_;
-  std::vector<RankedActive> active_;           ///< Those that run on, by SortByLoss.
-  std::deque<Plan> plans_;                     ///< Of jobs that start, for outlook_.releases.
-  std::optional<ClusterProfile> part_;         ///< What is free, for the planner; until it changes.
-  std::optional<CapacityPool> whole_;          ///< All that the cluster offers,
-  std::optional<CapacityPool> beside_spares_;  ///< and to jobs that do not recover.
+  std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
+  std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
+  std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
+  std::optional<CapacityPool> whole_;   ///< All that the cluster offers,
+  std::optional<CapacityPool> without_spares_;  ///< and to jobs that do not recover.
   /// As much of the whole cluster as has that number of cores, for the planner.
   std::map<int64_t, ClusterProfile> whole_with_cores_;
   std::optional<Reservation> reservation_;

@@ -53,11 +53,11 @@ void SchedulingPass::LeaveSpares() {
 bool SchedulingPass::NeedsSpares(const Candidate& candidate, const Plan& wanted) {
   const int64_t spares = snapshot_.rules.spare_workers;
   if (spares == 0 || candidate.job.recovers) return false;
-  if (!beside_spares_) {
-    beside_spares_.emplace(snapshot_.cluster,
-                           WithoutSpares(snapshot_.cluster, Everything(snapshot_.cluster), spares));
+  if (!without_spares_) {
+    without_spares_.emplace(
+        snapshot_.cluster, WithoutSpares(snapshot_.cluster, Everything(snapshot_.cluster), spares));
   }
-  if (beside_spares_->Fits(wanted)) return false;
+  if (without_spares_->Fits(wanted)) return false;
   Wait(candidate.ranked, Reason::kWaitingForWorkers,
        "it needs workers that are kept for jobs that recover (--spare-workers " +
            std::to_string(spares) + "); hint: attach more workers, or ask for fewer ranks");

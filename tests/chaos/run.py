@@ -2,13 +2,13 @@
 """Runs tests of failures and compares what they measured with targets: docs/benchmarks/chaos.md.
 
     tests/chaos/run.sh [--build BUILD] [--json FILE] [--repeats N] [--waiting N] [--workloads N]
-                       [--operations N] [--soak-minutes N] [--fuzz-minutes N] [--threads 0]
-                       [--only NUMBER...]
+                       [--operations N] [--seeds N] [--soak-minutes N] [--fuzz-minutes N]
+                       [--threads 0] [--only NUMBER...]
 
 Without options all requirements, as they are written; that takes hours.
 --repeats: how often the coordinator dies at each failpoint, while --waiting jobs wait;
---workloads: of the scheduler; --operations: calls of the history check; --soak-minutes 0: no soak;
---fuzz-minutes 0: no fuzz targets, which are built with clang. --threads 0: no ThreadSanitizer, which
+--workloads: of the scheduler; --operations: calls of the history check; --seeds: simulated clusters;
+--soak-minutes 0: no soak; --fuzz-minutes 0: no fuzz targets, which are built with clang. --threads 0: no ThreadSanitizer, which
 has a build of its own. --only: these numbers; FILE keeps its rows of the others.
 Needs the programs of TESTS and PARTS in BUILD/bin. The exit status says whether all targets are
 reached.
@@ -240,6 +240,14 @@ class Runner:
                          f"the first {counts['not all']}", round(seconds, 1), "< 60", "s",
                          ran.passed and seconds < 60 and counts["all"] > 0)
 
+    def simulation(self):
+        ran = self.run("simulation_test", "Simulated.*",
+                       {"WEFT_SIMULATION_SEEDS": str(self.options.seeds)})
+        said = ran.properties()
+        self.as_wanted(30, f"{said.get('seeds', '?')} simulated clusters, {said.get('disturbances', '?')} "
+                       f"disturbances in {said.get('hours', '?')} h of their time: rules kept, all jobs "
+                       "end, and a seed does the same again", ran.passed)
+
     def soak(self):
         minutes = self.options.soak_minutes
         if minutes == 0:
@@ -307,6 +315,7 @@ PARTS = [
     ([19, 20], Runner.workloads),
     ([28], Runner.history),
     ([29], Runner.exploration),
+    ([30], Runner.simulation),
     ([31], Runner.soak),
     ([32], Runner.fuzz),
     ([32], Runner.threads),
@@ -322,6 +331,7 @@ def main():
     parser.add_argument("--waiting", type=int, default=1000)
     parser.add_argument("--workloads", type=int, default=100_000)
     parser.add_argument("--operations", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--soak-minutes", type=float, default=60)
     parser.add_argument("--soak-kill-seconds", type=float, default=60)
     parser.add_argument("--fuzz-minutes", type=int, default=5)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Kills, stops and starves a real cluster and compares what comes of it with targets:
 #   tests/chaos/run.sh [--json FILE] [--repeats N] [--waiting N] [--workloads N] [--operations N]
-#                      [--soak-minutes N] [--fuzz-minutes N] [--only NUMBER...]
+#                      [--seeds N] [--soak-minutes N] [--fuzz-minutes N] [--only NUMBER...]
 # See docs/benchmarks/chaos.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -174,7 +174,7 @@ void Ranks::End(Gang& gang, Member& member, PlacementEvent event, Reason reason,
                 const std::string& message, int64_t signal) {
   if (member.over) return;
   if (!member.worker->Runs()) {
-    // A machine that stands still says it later.
+    // A machine that is frozen says it later.
     timeline_.After(kPoll, [this, &gang, &member, event, reason, message, signal] {
       End(gang, member, event, reason, message, signal);
     });

@@ -43,6 +43,7 @@ TEST_F(Simulated, ClustersKeepAllRulesWithEverySeed) {
   }
   RecordProperty("seeds", static_cast<int>(last - first + 1));
   RecordProperty("disturbances", static_cast<int>(disturbances));
+  RecordProperty("hours", static_cast<int>(seconds / 3600));
   std::printf("%llu seeds, %lld disturbances in %.0f h\n",
               static_cast<unsigned long long>(last - first + 1),
               static_cast<long long>(disturbances), seconds / 3600);

@@ -67,7 +67,7 @@ class Stream : public coordinator::WorkerLink, public std::enable_shared_from_th
   Duration last_to_service_{0};
   bool arrived_ = false;   ///< Something has reached the coordinator.
   bool left_ = false;      ///< The worker has it no more.
-  bool detached_ = false;  ///< The coordinator was told of its end.
+  bool detached_ = false;  ///< The coordinator knows of its end.
 };
 
 }  // namespace weft::simulation

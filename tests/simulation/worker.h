@@ -115,7 +115,7 @@ class Worker : public RankListener {
   const std::string id_;
   const int64_t gpus_;
   bool up_ = false;
-  int64_t boot_ = 0;  ///< Timers of earlier daemons are told by it.
+  int64_t boot_ = 0;  ///< Timers of earlier daemons have another one.
   Duration frozen_until_{-1};
   Duration cut_until_{-1};
 
