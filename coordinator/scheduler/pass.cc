@@ -233,6 +233,11 @@ void SchedulingPass::TakeTurn(const Candidate& candidate) {
     if (looked_for) return WaitForPlan(ranked, chosen.status());
   }
   if (held_by_planning_) return WaitBehind(ranked);
+  if (fits) {
+    // What it would rather wait for may have room in another place than where it was planned.
+    std::optional<Plan> placed = PlaceIn(free_, candidate.job, *wanted);
+    if (placed) return Start(ranked, *std::move(placed));
+  }
   AwaitRoom(candidate, *wanted);
 }
 
@@ -377,12 +382,13 @@ ClusterProfile SchedulingPass::FreeWithCores(std::optional<int64_t> most_cores) 
   return FreePart(snapshot_.cluster, WithCores(free_.ToMap(), *most_cores));
 }
 
-Result<Plan> SchedulingPass::PlanForWhole(const JobSpec& spec, std::optional<int64_t> most_cores) {
-  if (!most_cores) return BestPlan(spec, snapshot_.cluster, plan_);
-  auto known = whole_with_cores_.find(*most_cores);
-  if (known == whole_with_cores_.end()) {
-    const FreeMap some = WithCores(Everything(snapshot_.cluster), *most_cores);
-    known = whole_with_cores_.emplace(*most_cores, FreePart(snapshot_.cluster, some)).first;
+Result<Plan> SchedulingPass::PlanFor(Whole& whole, const JobSpec& spec,
+                                     std::optional<int64_t> most_cores) {
+  if (!most_cores) return BestPlan(spec, whole.part ? *whole.part : snapshot_.cluster, plan_);
+  auto known = whole.with_cores.find(*most_cores);
+  if (known == whole.with_cores.end()) {
+    const FreeMap some = WithCores(whole.free, *most_cores);
+    known = whole.with_cores.emplace(*most_cores, FreePart(snapshot_.cluster, some)).first;
   }
   return BestPlan(spec, known->second, plan_);
 }
@@ -436,13 +442,14 @@ Result<Plan> SchedulingPass::Choose(const Candidate& candidate) {
 
 Result<Plan> SchedulingPass::Wanted(const Candidate& candidate) {
   const QueuedJob& job = candidate.job;
+  Whole& whole = WholeFor(job);
   if (job.last_plan != nullptr && !job.out_of_memory) {
-    if (!whole_) whole_.emplace(snapshot_.cluster, Everything(snapshot_.cluster));
-    if (whole_->Place(*job.last_plan)) return *job.last_plan;
+    if (!whole.pool) whole.pool.emplace(snapshot_.cluster, whole.free);
+    if (whole.pool->Place(*job.last_plan)) return *job.last_plan;
   }
   Result<Plan> wanted = PlanWithinShare(
-      candidate, total_, [this](const JobSpec& said, std::optional<int64_t> most_cores) {
-        return PlanForWhole(said, most_cores);
+      candidate, total_, [&](const JobSpec& said, std::optional<int64_t> most_cores) {
+        return PlanFor(whole, said, most_cores);
       });
   if (wanted.ok() && !candidate.ranked.known_size && job.last_plan == nullptr) {
     decisions_.sizes.emplace_back(job.id,
@@ -536,9 +543,12 @@ void SchedulingPass::WaitInfeasible(const Candidate& candidate, const Status& st
          "what the limit of its queue leaves cannot run it: " + status.message());
     return;
   }
-  Wait(candidate.ranked, Reason::kWaitingForWorkers,
-       "the attached workers cannot run it: " + status.message())
-      .infeasible = true;
+  std::string why = "the attached workers cannot run it: " + status.message();
+  if (const int64_t spares = snapshot_.rules.spare_workers; spares > 0 && !candidate.job.recovers) {
+    why +=
+        "; " + std::to_string(spares) + " of them are kept for jobs that recover (--spare-workers)";
+  }
+  Wait(candidate.ranked, Reason::kWaitingForWorkers, std::move(why)).infeasible = true;
 }
 
 }  // namespace weft::coordinator

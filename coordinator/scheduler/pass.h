@@ -50,6 +50,13 @@ class SchedulingPass {
     CapacityPool pool;  ///< Soon: with what jobs that stop give back, without what is promised.
     Releases releases;  ///< Later: what jobs that run give back at their end.
   };
+  /// All that there is for some jobs, when no other runs.
+  struct Whole {
+    FreeMap free;
+    std::optional<ClusterProfile> part;            ///< For the planner; nullopt: the cluster.
+    std::optional<CapacityPool> pool;              ///< Where it was needed.
+    std::map<int64_t, ClusterProfile> with_cores;  ///< As much as has that number of cores.
+  };
   /// A job with a limited queue, which those after it in that queue do not delay.
   struct LimitHold {
     std::string job_id;
@@ -84,8 +91,8 @@ class SchedulingPass {
                                       Function plan);
   /// What is free, with at most `most_cores` cores of it, where there is some.
   ClusterProfile FreeWithCores(std::optional<int64_t> most_cores) const;
-  /// The plan for the whole cluster, with at most `most_cores` cores of it.
-  Result<Plan> PlanForWhole(const JobSpec& spec, std::optional<int64_t> most_cores);
+  /// The plan for all of `whole`, or for at most `most_cores` cores of it.
+  Result<Plan> PlanFor(Whole& whole, const JobSpec& spec, std::optional<int64_t> most_cores);
   /// Whether the job ends earlier by `smaller` now than by waiting for what it wants.
   bool EndsEarlier(const Candidate& candidate, const Plan& smaller);
   /// The job starts, unless the plan takes more than its queue may hold: then it waits.
@@ -120,9 +127,8 @@ class SchedulingPass {
   bool Recover(const RankedJob& ranked);
   /// From here on spare workers are not free.
   void LeaveSpares();
-  /// Whether the job can never start while there are spares, which it must not use. It then holds
-  /// back no other job.
-  bool NeedsSpares(const Candidate& candidate, const Plan& wanted);
+  /// All that there is for the job when no other runs: spare workers are for those that recover.
+  Whole& WholeFor(const QueuedJob& job);
 
   // pass_share.cc
   /// What each job that leaves its ranks open should have of the GPUs, or of the cores.
@@ -166,13 +172,11 @@ class SchedulingPass {
   QueueTree held_;          ///< Without them, with those that take their place.
   CapacityPool free_;       ///< Now, without what is promised.
   Outlook outlook_;
-  std::vector<RankedActive> active_;    ///< Those that run on, by SortByLoss.
-  std::deque<Plan> plans_;              ///< Of jobs that start, for outlook_.releases.
-  std::optional<ClusterProfile> part_;  ///< What is free, for the planner; until it changes.
-  std::optional<CapacityPool> whole_;   ///< All that the cluster offers,
-  std::optional<CapacityPool> without_spares_;  ///< and to jobs that do not recover.
-  /// As much of the whole cluster as has that number of cores, for the planner.
-  std::map<int64_t, ClusterProfile> whole_with_cores_;
+  std::vector<RankedActive> active_;     ///< Those that run on, by SortByLoss.
+  std::deque<Plan> plans_;               ///< Of jobs that start, for outlook_.releases.
+  std::optional<ClusterProfile> part_;   ///< What is free, for the planner; until it changes.
+  std::optional<Whole> whole_;           ///< For jobs that recover; without spares, for all.
+  std::optional<Whole> without_spares_;  ///< For others.
   std::optional<Reservation> reservation_;
   Turn reserved_turn_;                  ///< Of the job that has it.
   std::string held_back_by_;            ///< The first job that waits.

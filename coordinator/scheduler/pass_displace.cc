@@ -68,7 +68,6 @@ std::string Names(const std::vector<std::string>& ids) {
 void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   const RankedJob& ranked = candidate.ranked;
   if (WaitsForLimit(ranked, AmountOf(wanted))) return;
-  if (NeedsSpares(candidate, wanted)) return;
   if (TakeFromStopping(candidate, wanted)) return;
   const bool first = held_back_by_.empty();
   if (displacing_ < kDisplacing) {

@@ -50,18 +50,18 @@ void SchedulingPass::LeaveSpares() {
   forecast_.emplace(outlook_.pool.total(), outlook_.releases.Amounts());
 }
 
-bool SchedulingPass::NeedsSpares(const Candidate& candidate, const Plan& wanted) {
+SchedulingPass::Whole& SchedulingPass::WholeFor(const QueuedJob& job) {
   const int64_t spares = snapshot_.rules.spare_workers;
-  if (spares == 0 || candidate.job.recovers) return false;
-  if (!without_spares_) {
-    without_spares_.emplace(
-        snapshot_.cluster, WithoutSpares(snapshot_.cluster, Everything(snapshot_.cluster), spares));
+  if (spares == 0 || job.recovers) {
+    if (!whole_) whole_.emplace(Whole{Everything(snapshot_.cluster), std::nullopt, {}, {}});
+    return *whole_;
   }
-  if (without_spares_->Fits(wanted)) return false;
-  Wait(candidate.ranked, Reason::kWaitingForWorkers,
-       "it needs workers that are kept for jobs that recover (--spare-workers " +
-           std::to_string(spares) + "); hint: attach more workers, or ask for fewer ranks");
-  return true;
+  if (!without_spares_) {
+    FreeMap rest = WithoutSpares(snapshot_.cluster, Everything(snapshot_.cluster), spares);
+    ClusterProfile part = FreePart(snapshot_.cluster, rest);
+    without_spares_.emplace(Whole{std::move(rest), std::move(part), {}, {}});
+  }
+  return *without_spares_;
 }
 
 }  // namespace weft::coordinator

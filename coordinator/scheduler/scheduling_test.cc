@@ -569,5 +569,26 @@ TEST(Scheduling, AsksForFewPlansHoweverManyJobsWait) {
   EXPECT_EQ(decisions.starts.size() + decisions.waits.size(), 5000u);
 }
 
+TEST(Scheduling, AJobStartsWhereWhatItWantsHasRoomInAnotherPlace) {
+  CoreSituation s(3, 1);
+  s.snapshot.cluster.workers[0].cores = 3;
+  s.snapshot.free = AllFree(s.snapshot.cluster);
+  s.snapshot.free.erase("m2");
+  s.Wait("job", 100'000).resources.min_ranks = 2;
+  // Three ranks on three machines are planned. They are also there on two.
+  const auto one_each = [](const JobSpec&, const ClusterProfile& cluster) {
+    Plan plan = CorePlan(std::ssize(cluster.workers));
+    for (size_t i = 0; i < cluster.workers.size(); ++i) {
+      plan.rank_workers[i] = cluster.workers[i].worker_id;
+    }
+    PlanReport report;
+    report.candidates.push_back({plan, true, true, ""});
+    return Result<PlanReport>(report);
+  };
+  const SchedulerDecisions decisions = Schedule(s.snapshot, one_each);
+  ASSERT_THAT(Starts(decisions), ElementsAre("job"));
+  EXPECT_EQ(decisions.starts[0].plan.rank_workers.size(), 3u);
+}
+
 }  // namespace
 }  // namespace weft::coordinator

@@ -39,7 +39,7 @@ TEST_F(ServiceSparesTest, AJobThatNeedsASpareSaysSoAndHoldsBackNoOther) {
   EXPECT_TRUE(a->Saw("start " + small + " 1"));
   const JobRecord waits = service_->Get(large)->job;
   EXPECT_EQ(waits.reason, Reason::kWaitingForWorkers);
-  EXPECT_THAT(waits.message, testing::HasSubstr("--spare-workers 1"));
+  EXPECT_THAT(waits.message, testing::HasSubstr("1 of them are kept for jobs that recover"));
   auto c = Attach("c");
   Pass(1, {a, b, c});
   FinishAttempt(a, small);
