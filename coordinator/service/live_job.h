@@ -110,6 +110,7 @@ struct LiveJob {
   StragglerWatch straggler;                              ///< Of the newest attempt.
   std::chrono::nanoseconds straggler_from{0};            ///< Not looked for before.
   std::optional<std::chrono::nanoseconds> peer_left_at;  ///< A rank last left the attempt.
+  std::set<std::string> joins_on;  ///< Workers of ranks that join, as soon as that is stored.
   /// Since then all its ranks wait to come together anew.
   std::optional<std::chrono::nanoseconds> peers_wait_from;
 };

@@ -88,7 +88,7 @@ std::optional<std::set<std::string>> Service::NoPeersOn(const LiveJob& live) con
   if (!attempt || attempt->membership == 0) return std::nullopt;
   const bool lately = live.peer_left_at && ToSeconds(clock_.Monotonic() - *live.peer_left_at) <
                                                options_.scale_up.after_seconds;
-  std::set<std::string> workers;
+  std::set<std::string> workers = live.joins_on;
   for (const PlacementRecord& placement : attempt->placements) {
     // A rank that ended on a machine that is still there may do so again at once.
     const bool ended = lately && placement.state != PlacementState::kLost;
@@ -98,14 +98,19 @@ std::optional<std::set<std::string>> Service::NoPeersOn(const LiveJob& live) con
 }
 
 void Service::Join(const JoinDecision& join) {
-  const LiveJob& live = *live_.at(join.job_id);
+  LiveJob& live = *live_.at(join.job_id);
+  live.joins_on.insert(join.worker_id);  // no pass gives its room to others meanwhile
   Change(
       join.job_id,
       [this, epoch = live.current.attempt->epoch,
        worker_id = join.worker_id](const JobCase& current) {
         return AddPeer(current, epoch, worker_id, clock_.UnixSeconds());
       },
-      [](const Status&) {}, false);
+      [this, join](const Status&) {
+        const auto it = live_.find(join.job_id);
+        if (it != live_.end()) it->second->joins_on.erase(join.worker_id);
+      },
+      false);
 }
 
 bool Service::ShrinkByPeers(const ResizeDecision& resize) {

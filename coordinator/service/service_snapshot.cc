@@ -54,6 +54,8 @@ SchedulerSnapshot Service::TakeActive(const std::string& apart) {
       const AttemptRecord& attempt = *it->second->current.attempt;
       // Nobody takes the place of a job that stops to go on with more.
       held_plans_.push_back(HeldByRanks(attempt, attempt.reason == Reason::kReplanned));
+      std::vector<std::string>& workers = held_plans_.back().rank_workers;
+      workers.insert(workers.end(), it->second->joins_on.begin(), it->second->joins_on.end());
       TakeCapacity(held_plans_.back(), snapshot.free);
       snapshot.active.push_back(AsActive(job_id, *it->second, attempt.plan));
       if (snapshot.active.back().stopping) snapshot.active.back().job.plan = &held_plans_.back();
