@@ -17,22 +17,29 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// As many ranks as the job wants, on the first GPUs that there are. A step takes a second over
-/// their number.
-Result<PlanReport> FirstGpus(const JobSpec& spec, const ClusterProfile& cluster,
-                             const std::stop_token& stop) {
+/// As many ranks as the job wants: on the first GPUs that there are, or one on each machine. A step
+/// takes a second over their number.
+Result<PlanReport> FirstMachines(const JobSpec& spec, const ClusterProfile& cluster,
+                                 const std::stop_token& stop) {
   if (stop.stop_requested()) return AbortedError("nobody waits for it");
   const ResourceSpec& wanted = spec.resources;
   const int64_t most = wanted.ranks > 0       ? wanted.ranks
                        : wanted.max_ranks > 0 ? wanted.max_ranks
                                               : std::numeric_limits<int64_t>::max();
   Plan plan;
-  plan.device = "cuda";
+  plan.device = wanted.device;
+  const auto take = [&](const WorkerProfile& worker) {
+    if (std::ssize(plan.rank_workers) == most) return false;
+    plan.rank_workers.push_back(worker.worker_id);
+    return true;
+  };
   for (const WorkerProfile& worker : cluster.workers) {
+    if (plan.device == "cpu") {
+      if (worker.cores > 0) take(worker);
+      continue;
+    }
     for (const DeviceSpec& device : worker.devices) {
-      if (!device.unusable.empty() || std::ssize(plan.rank_workers) == most) continue;
-      plan.rank_workers.push_back(worker.worker_id);
-      plan.rank_devices.push_back(device.index);
+      if (device.unusable.empty() && take(worker)) plan.rank_devices.push_back(device.index);
     }
   }
   const int64_t ranks = std::ssize(plan.rank_workers);
@@ -42,7 +49,7 @@ Result<PlanReport> FirstGpus(const JobSpec& spec, const ClusterProfile& cluster,
   const int64_t least = wanted.ranks > 0 ? wanted.ranks : std::max<int64_t>(1, wanted.min_ranks);
   const bool fits = ranks >= least;
   PlanReport report;
-  report.candidates.push_back({plan, fits, fits, "too few GPUs"});
+  report.candidates.push_back({plan, fits, fits, "too few machines"});
   return report;
 }
 
@@ -76,7 +83,8 @@ void Coordinator::Start() {
                                        [this](const auto& change) { rules_.See(change); });
   ServiceOptions options = options_;
   *options.simulation_seed += static_cast<uint64_t>(life_);
-  service_ = std::make_unique<Service>(*store_, timeline_.clock(), FirstGpus, *metrics_, options);
+  service_ =
+      std::make_unique<Service>(*store_, timeline_.clock(), FirstMachines, *metrics_, options);
   if (Status status = service_->Start(); !status.ok()) rules_.Break(status.message());
 }
 

@@ -75,6 +75,7 @@ void Ranks::Start(RankListener& worker, const StartOrder& order) {
         std::set<std::string>(order.plan.rank_workers.begin(), order.plan.rank_workers.end())
             .size();
     gang->alive_at = timeline_.now();
+    gang->elastic = order.membership > 0;
   }
   // A machine that crashed may have forgotten that it had some.
   if (Living(worker, key) != nullptr) rules_.Break(NameOf(key) + " starts twice on " + worker.id());
@@ -82,14 +83,15 @@ void Ranks::Start(RankListener& worker, const StartOrder& order) {
   gang->members[worker.id()] = &member;
   member.worker = &worker;
   member.ranks = order.ranks;
-  if (gang->broken) Break(*gang);
+  member.joins = order.joins;
+  if (gang->broken && !order.joins) Break(*gang);
   const Duration starting = timeline_.Between(milliseconds(100), milliseconds(1500));
   timeline_.After(starting, [this, gang = gang.get(), &member] {
     if (member.over) return;
     member.started = true;
     gang->alive_at = timeline_.now();
     End(*gang, member, PlacementEvent::kStarted);
-    if (Whole(*gang)) Meet(*gang);
+    if (!gang->meets && Whole(*gang)) Meet(*gang);
   });
 }
 
@@ -108,9 +110,7 @@ void Ranks::StepLater(Gang& gang, Duration delay) {
   timeline_.After(delay, [this, &gang] { Step(gang); });
 }
 
-void Ranks::Step(Gang& gang) {
-  if (gang.broken || gang.hung || gang.ends || !Whole(gang)) return;
-  if (!Works(gang)) return StepLater(gang, kPoll);
+void Ranks::CheckAlone(const Gang& gang) {
   for (const auto& [key, other] : gangs_) {
     if (key.first != gang.key.first || key.second == gang.key.second) continue;
     for (const auto& [id, member] : other->members) {
@@ -119,12 +119,24 @@ void Ranks::Step(Gang& gang) {
       }
     }
   }
+}
+
+void Ranks::Step(Gang& gang) {
+  if (gang.elastic) return StepTogether(gang);
+  if (gang.broken || gang.hung || gang.ends || !Whole(gang)) return;
+  if (!Works(gang)) return StepLater(gang, kPoll);
+  MakeStep(gang, Peers(gang));
+}
+
+void Ranks::MakeStep(Gang& gang, const std::vector<Member*>& members) {
+  CheckAlone(gang);
   gang.alive_at = timeline_.now();
   if (gang.stopping) return Save(gang);
   ++gang.step;
-  for (auto& [id, member] : gang.members) member->worker->OnLine(gang.key, member->ranks.front());
-  if (!std::exchange(gang.training, true)) {
-    for (auto& [id, member] : gang.members) End(gang, *member, PlacementEvent::kTraining);
+  gang.training = true;
+  for (Member* member : members) {
+    member->worker->OnLine(gang.key, member->ranks.front());
+    if (!std::exchange(member->trained, true)) End(gang, *member, PlacementEvent::kTraining);
   }
   const bool saves =
       gang.step >= gang.steps || (gang.save_every > 0 && gang.step % gang.save_every == 0);
@@ -132,28 +144,96 @@ void Ranks::Step(Gang& gang) {
   StepLater(gang, gang.step_time);
 }
 
+std::vector<Ranks::Member*> Ranks::Peers(const Gang& gang) const {
+  const coordinator::MembershipOrder* newest = nullptr;
+  for (const auto& [id, member] : gang.members) {
+    if (member->over || !member->started || member->membership.number == 0) continue;
+    if (newest == nullptr || member->membership.number > newest->number) {
+      newest = &member->membership;
+    }
+  }
+  std::vector<Member*> peers;
+  for (const auto& [id, member] : gang.members) {
+    if (newest == nullptr) {
+      if (!member->joins) peers.push_back(member);
+    } else if (std::find(newest->ranks.begin(), newest->ranks.end(), member->ranks.front()) !=
+               newest->ranks.end()) {
+      peers.push_back(member);
+    }
+  }
+  size_t ranks = 0;
+  for (const Member* member : peers) ranks += member->ranks.size();
+  if (newest != nullptr && ranks != newest->ranks.size()) return {};
+  const int64_t number = newest == nullptr ? 0 : newest->number;
+  for (const Member* member : peers) {
+    const bool there = !member->over && member->started && member->membership.number == number &&
+                       member->worker->Runs() && (peers.size() == 1 || member->worker->IsReached());
+    if (!there) return {};
+  }
+  return peers;
+}
+
+void Ranks::StepTogether(Gang& gang) {
+  const bool any = std::any_of(gang.members.begin(), gang.members.end(),
+                               [](const auto& entry) { return !entry.second->over; });
+  if (!any || gang.hung || gang.ends || (gang.broken && !gang.training)) return;
+  const std::vector<Member*> peers = Peers(gang);
+  gang.waits = peers.empty();
+  if (!gang.waits) {
+    // Those that are to leave do so now.
+    for (auto& [id, member] : gang.members) {
+      const bool leaves = member->trained && !member->over &&
+                          member->membership.number == peers.front()->membership.number &&
+                          std::find(peers.begin(), peers.end(), member) == peers.end();
+      if (leaves) End(gang, *member, PlacementEvent::kStopped);
+    }
+    return MakeStep(gang, peers);
+  }
+  for (auto& [id, member] : gang.members) {
+    if (!member->over && member->started && member->worker->Runs()) {
+      gang.alive_at = timeline_.now();
+      if (gang.stopping) End(gang, *member, PlacementEvent::kStopped);
+    }
+  }
+  StepLater(gang, kPoll);
+}
+
+void Ranks::SetMembership(RankListener& worker, const Key& key,
+                          const coordinator::MembershipOrder& order) {
+  Member* member = Living(worker, key);
+  if (member != nullptr && order.number > member->membership.number) member->membership = order;
+}
+
+bool Ranks::ComeAndGo(const Key& key) const {
+  const auto gang = gangs_.find(key);
+  return gang != gangs_.end() && gang->second->elastic;
+}
+
 void Ranks::Save(Gang& gang) {
   timeline_.After(timeline_.Between(milliseconds(20), milliseconds(400)), [this, &gang] {
-    if (gang.broken || gang.hung || gang.ends || !Whole(gang)) return;
-    if (!Works(gang)) return Save(gang);
+    if (gang.hung || gang.ends || (gang.broken && !gang.elastic)) return;
+    const std::vector<Member*> members = Peers(gang);
+    if (members.empty()) {
+      if (gang.elastic) return StepTogether(gang);
+      if (Whole(gang)) Save(gang);
+      return;
+    }
     if (gang.training) {
       saved_[gang.key.first] = std::max(SavedStep(gang.key.first), gang.step);
       gang.saved = gang.step;
       gang.alive_at = timeline_.now();
-      for (auto& [id, member] : gang.members) {
-        if (std::find(member->ranks.begin(), member->ranks.end(), 0) == member->ranks.end()) {
-          continue;
-        }
-        CheckpointRecord checkpoint;
-        checkpoint.job_id = gang.key.first;
-        checkpoint.epoch = gang.key.second;
-        checkpoint.step = gang.step;
-        checkpoint.path = JoinPath(gang.run_dir, "checkpoints/step-" + std::to_string(gang.step));
-        checkpoint.bytes = 1;
-        checkpoint.verified = true;
-        checkpoint.created_at = timeline_.clock().UnixSeconds();
-        member->worker->OnCheckpoint(gang.key, checkpoint, gang.resumed_from);
-      }
+      const Member& first = **std::min_element(
+          members.begin(), members.end(),
+          [](const Member* a, const Member* b) { return a->ranks.front() < b->ranks.front(); });
+      CheckpointRecord checkpoint;
+      checkpoint.job_id = gang.key.first;
+      checkpoint.epoch = gang.key.second;
+      checkpoint.step = gang.step;
+      checkpoint.path = JoinPath(gang.run_dir, "checkpoints/step-" + std::to_string(gang.step));
+      checkpoint.bytes = 1;
+      checkpoint.verified = true;
+      checkpoint.created_at = timeline_.clock().UnixSeconds();
+      first.worker->OnCheckpoint(gang.key, checkpoint, gang.resumed_from);
     }
     if (gang.step >= gang.steps) return EndAll(gang, PlacementEvent::kFinished);
     if (gang.stopping) return EndAll(gang, PlacementEvent::kStopped);
@@ -162,11 +242,16 @@ void Ranks::Save(Gang& gang) {
 }
 
 void Ranks::EndAll(Gang& gang, PlacementEvent event) {
-  if (gang.broken || !Whole(gang)) return;
+  if (gang.broken && !(gang.elastic && gang.training)) return;
+  const std::vector<Member*> members = Peers(gang);
+  if (members.empty()) {
+    timeline_.After(kPoll, [this, &gang, event] { EndAll(gang, event); });
+    return;
+  }
   gang.ends = true;
-  for (auto& [id, member] : gang.members) {
+  for (Member* member : members) {
     timeline_.After(timeline_.Between(milliseconds(1), milliseconds(500)),
-                    [this, &gang, member = member, event] { End(gang, *member, event); });
+                    [this, &gang, member, event] { End(gang, *member, event); });
   }
 }
 
@@ -189,7 +274,7 @@ void Ranks::End(Gang& gang, Member& member, PlacementEvent event, Reason reason,
   const bool ends = event != PlacementEvent::kStarted && event != PlacementEvent::kTraining;
   if (ends) member.over = true;
   member.worker->OnReport(gang.key, report);
-  if (ends && !gang.ends) Break(gang);
+  if (ends && !gang.ends && !(gang.elastic && gang.training)) Break(gang);
 }
 
 void Ranks::Break(Gang& gang) {
@@ -215,6 +300,12 @@ void Ranks::Stop(RankListener& worker, const Key& key) {
   if (member == nullptr) return;
   Gang& gang = *gangs_.at(key);
   if (gang.ends) return;
+  if (gang.elastic && gang.meets && !member->trained) {
+    // It only joins.
+    timeline_.After(timeline_.Between(milliseconds(10), seconds(1)),
+                    [this, &gang, member] { End(gang, *member, PlacementEvent::kStopped); });
+    return;
+  }
   gang.stopping = true;
   if (gang.meets || gang.hung) return;  // after the step
   timeline_.After(timeline_.Between(milliseconds(10), seconds(1)), [this, &gang, member] {
@@ -227,13 +318,13 @@ void Ranks::Kill(RankListener& worker, const Key& key) {
   if (member == nullptr) return;
   member->over = true;
   Gang& gang = *gangs_.at(key);
-  if (!gang.ends) Break(gang);
+  if (!gang.ends && !(gang.elastic && gang.training)) Break(gang);
 }
 
 Ranks::Gang* Ranks::SomeThatTrains() {
   std::vector<Gang*> some;
   for (const auto& [key, gang] : gangs_) {
-    if (Whole(*gang) && !gang->broken && !gang->ends && !gang->hung && Works(*gang)) {
+    if (gang->meets && !gang->broken && !gang->ends && !gang->hung && !Peers(*gang).empty()) {
       some.push_back(gang.get());
     }
   }
@@ -243,14 +334,14 @@ Ranks::Gang* Ranks::SomeThatTrains() {
 void Ranks::FailSome() {
   Gang* gang = SomeThatTrains();
   if (gang == nullptr) return;
-  auto member = gang->members.begin();
-  std::advance(member, timeline_.Pick(std::ssize(gang->members)));
+  const std::vector<Member*> members = Peers(*gang);
+  Member& member = *members[static_cast<size_t>(timeline_.Pick(std::ssize(members)))];
   constexpr Reason kReasons[] = {Reason::kRankDied, Reason::kRankDied, Reason::kOutOfMemory,
                                  Reason::kDeviceFailed};
   const Reason reason = kReasons[timeline_.Pick(std::ssize(kReasons))];
-  timeline_.Note("a rank of " + NameOf(gang->key) + " on " + member->first +
+  timeline_.Note("a rank of " + NameOf(gang->key) + " on " + member.worker->id() +
                  " fails: " + std::string(Name(reason)));
-  End(*gang, *member->second, PlacementEvent::kFailed, reason, "it was made to",
+  End(*gang, member, PlacementEvent::kFailed, reason, "it was made to",
       reason == Reason::kRankDied ? 9 : 0);
 }
 
@@ -271,7 +362,9 @@ RunningAttempt Ranks::Describe(const RankListener& worker, const Key& key) const
   const auto member = gang.members.find(worker.id());
   const double step_seconds = ToSeconds(gang.step_time);
   if (member != gang.members.end() && member->second->started) {
-    running.activity.activity = gang.meets ? "training" : "starting";
+    const bool joins = gang.elastic && gang.meets && (gang.waits || !member->second->trained);
+    running.activity.activity = joins ? "joining" : gang.meets ? "training" : "starting";
+    running.membership = member->second->membership.number;
   } else {
     running.activity.activity = "starting";
   }

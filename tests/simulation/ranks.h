@@ -44,6 +44,9 @@ class Ranks {
   void Start(RankListener& worker, const coordinator::StartOrder& order);
   /// They save and stop at the next step.
   void Stop(RankListener& worker, const Key& key);
+  /// Of ranks that come and go: these train together from their next step on.
+  void SetMembership(RankListener& worker, const Key& key,
+                     const coordinator::MembershipOrder& order);
   /// They are gone at once; nothing is reported.
   void Kill(RankListener& worker, const Key& key);
 
@@ -55,6 +58,8 @@ class Ranks {
   coordinator::RunningAttempt Describe(const RankListener& worker, const Key& key) const;
   /// The newest verified checkpoint of the job; 0: none.
   int64_t SavedStep(const std::string& job_id) const;
+  /// Whether its ranks come and go while it runs.
+  bool ComeAndGo(const Key& key) const;
   /// A rank of it runs somewhere.
   bool AnyOf(const std::string& job_id) const;
 
@@ -62,8 +67,12 @@ class Ranks {
   struct Member {
     RankListener* worker = nullptr;
     std::vector<int64_t> ranks;
+    bool joins = false;  ///< The attempt ran before it.
     bool started = false;
     bool over = false;
+    bool trained = false;  ///< It has made a step.
+    coordinator::MembershipOrder
+        membership;  ///< The newest that it knows, where ranks come and go.
   };
   struct Gang {
     Key key;
@@ -74,9 +83,11 @@ class Ranks {
     size_t machines = 0;
     std::map<std::string, Member*> members;  ///< The last ones on each machine.
     std::vector<std::unique_ptr<Member>> all;
-    bool meets = false;   ///< All are there,
-    bool loaded = false;  ///< and know where they go on.
-    bool broken = false;  ///< One is gone.
+    bool elastic = false;  ///< Its ranks come and go.
+    bool waits = false;    ///< They do, and some are not there.
+    bool meets = false;    ///< All are there,
+    bool loaded = false;   ///< and know where they go on.
+    bool broken = false;   ///< One is gone.
     bool hung = false;
     bool stopping = false;
     bool training = false;  ///< A step was made.
@@ -94,6 +105,12 @@ class Ranks {
   void Meet(Gang& gang);
   void StepLater(Gang& gang, Duration delay);
   void Step(Gang& gang);
+  /// A step of ranks that come and go.
+  void StepTogether(Gang& gang);
+  void MakeStep(Gang& gang, const std::vector<Member*>& members);
+  /// Those that train together now.
+  std::vector<Member*> Peers(const Gang& gang) const;
+  void CheckAlone(const Gang& gang);
   /// They save, then go on or end.
   void Save(Gang& gang);
   void EndAll(Gang& gang, coordinator::PlacementEvent event);

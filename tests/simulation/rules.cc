@@ -33,6 +33,7 @@ bool MayFollow(JobState from, JobState to) {
 /// Worker and GPU of each rank that may be alive.
 std::set<std::pair<std::string, int64_t>> GpusHeld(const AttemptRecord& attempt) {
   std::set<std::pair<std::string, int64_t>> held;
+  if (attempt.plan.device != "cuda") return held;
   for (const PlacementRecord& placement : attempt.placements) {
     if (IsGone(placement.state)) continue;
     for (const int64_t rank : placement.ranks) {
@@ -82,7 +83,8 @@ void Rules::SeeAttempt(const AttemptRecord& attempt) {
     }
     SeeStart(attempt);
     const auto wanted = GpusHeld(attempt);
-    if (std::ssize(wanted) != std::ssize(attempt.plan.rank_workers)) {
+    if (attempt.plan.device == "cuda" &&
+        std::ssize(wanted) != std::ssize(attempt.plan.rank_workers)) {
       Break(name + " has two ranks on a GPU");
     }
     for (const auto& [id, other] : attempts_) {
@@ -98,6 +100,17 @@ void Rules::SeeAttempt(const AttemptRecord& attempt) {
     Break(name + " is changed after attempt " + std::to_string(before->second.epoch) + " began");
   }
   attempts_[attempt.job_id] = attempt;
+  std::map<std::string, int64_t> ranks;
+  for (const auto& [id, each] : attempts_) {
+    for (const PlacementRecord& placement : each.placements) {
+      if (!IsGone(placement.state)) ranks[placement.worker_id] += std::ssize(placement.ranks);
+    }
+  }
+  for (const auto& [worker, number] : ranks) {
+    if (number > cores_.at(worker)) {
+      Break(name + " makes it " + std::to_string(number) + " ranks on " + worker);
+    }
+  }
 }
 
 void Rules::SeeStart(const AttemptRecord& attempt) {
@@ -107,7 +120,7 @@ void Rules::SeeStart(const AttemptRecord& attempt) {
       Break(job.id + " starts, and " + before + " before it has not succeeded");
     }
   }
-  int64_t of_group = 1, gpus = std::ssize(attempt.plan.rank_workers);
+  int64_t of_group = 1, gpus = std::ssize(GpusHeld(attempt));
   for (const auto& [id, other] : attempts_) {
     if (id == job.id || other.ended_at) continue;
     const JobRecord& there = jobs_.at(id);

@@ -18,6 +18,8 @@ class Rules {
 
   /// A change is durable.
   void See(const coordinator::Transaction& change);
+  /// Ranks on a worker are no more.
+  void SetCores(const std::string& worker, int64_t cores) { cores_[worker] = cores; }
   /// Jobs of a queue have no more GPUs.
   void SetLimit(const std::string& queue, int64_t gpus) { limits_[queue] = gpus; }
   void Break(const std::string& what);
@@ -32,6 +34,7 @@ class Rules {
   Timeline& timeline_;
   std::map<std::string, coordinator::JobRecord> jobs_;
   std::map<std::string, coordinator::AttemptRecord> attempts_;  ///< The newest of each job.
+  std::map<std::string, int64_t> cores_;
   std::map<std::string, int64_t> limits_;
   std::vector<std::string> broken_;
 };

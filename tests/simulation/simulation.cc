@@ -30,11 +30,13 @@ Simulation::Simulation(uint64_t seed)
     workers_.push_back(std::make_unique<Worker>(timeline_, coordinator_, ranks_, names.back(),
                                                 1 + timeline_.Pick(3)));
     gpus += workers_.back()->gpus();
+    rules_.SetCores(names.back(), workers_.back()->gpus());
     largest = std::max(largest, workers_.back()->gpus());
   }
   // No new job starts on a spare worker.
   if (has_spare_) gpus -= largest;
-  users_ = std::make_unique<Users>(timeline_, coordinator_, rules_, names, gpus);
+  const int64_t machines = std::ssize(workers_) - (has_spare_ ? 1 : 0);
+  users_ = std::make_unique<Users>(timeline_, coordinator_, rules_, names, gpus, machines);
   pause_ = timeline_.Between(seconds(1), seconds(30));
 }
 

@@ -8,6 +8,7 @@
 namespace weft::simulation {
 
 using coordinator::AttemptKey;
+using coordinator::MembershipOrder;
 using coordinator::PlacementEvent;
 using coordinator::Service;
 using coordinator::StartOrder;
@@ -100,6 +101,10 @@ void Stream::Start(const StartOrder& order) {
 
 void Stream::Stop(const std::string& job_id, int64_t epoch, bool graceful) {
   ToWorker([=](Worker& worker) { worker.OnStop(job_id, epoch, graceful); });
+}
+
+void Stream::SetMembership(const MembershipOrder& order) {
+  ToWorker([order](Worker& worker) { worker.OnMembership(order); });
 }
 
 void Stream::AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) {

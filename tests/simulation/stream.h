@@ -40,7 +40,7 @@ class Stream : public coordinator::WorkerLink, public std::enable_shared_from_th
   void AckHeartbeat(int64_t sequence) override;
   void Start(const coordinator::StartOrder& order) override;
   void Stop(const std::string& job_id, int64_t epoch, bool graceful) override;
-  void SetMembership(const coordinator::MembershipOrder&) override {}
+  void SetMembership(const coordinator::MembershipOrder& order) override;
   void AckReport(const std::string& job_id, int64_t epoch,
                  coordinator::PlacementEvent event) override;
   void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) override;

@@ -21,12 +21,13 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 Users::Users(Timeline& timeline, Coordinator& coordinator, Rules& rules,
-             std::vector<std::string> workers, int64_t gpus)
+             std::vector<std::string> workers, int64_t gpus, int64_t machines)
     : timeline_(timeline),
       coordinator_(coordinator),
       rules_(rules),
       workers_(std::move(workers)),
-      gpus_(gpus) {}
+      gpus_(gpus),
+      machines_(machines) {}
 
 std::shared_ptr<CallRecord> Users::Call(const std::string& method, const std::string& object) {
   auto call = std::make_shared<CallRecord>();
@@ -55,7 +56,12 @@ void Users::Submit() {
   spec.data.train = {"/data/a"};
   spec.resources.device = "cuda";
   const int64_t ranks = 1 + timeline_.Pick(gpus_);
-  if (timeline_.Chance(0.3)) {
+  if (timeline_.Chance(0.25)) {
+    // Its ranks come and go while it runs.
+    spec.resources.device = "cpu";
+    spec.resources.min_ranks = 1 + timeline_.Pick(std::min<int64_t>(2, machines_));
+    spec.train.local_round_seconds = 1;
+  } else if (timeline_.Chance(0.3)) {
     spec.resources.min_ranks = 1;
     spec.resources.max_ranks = ranks;
     spec.train.global_batch = 840;

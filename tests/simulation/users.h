@@ -21,9 +21,10 @@ inline constexpr int64_t kNarrowGpus = 2;
 /// machines out of use and back.
 class Users {
  public:
-  /// `gpus`: of all machines; jobs want no more.
+  /// `gpus`: of all machines; jobs want no more, and of those whose ranks come and go at least
+  /// `machines`.
   Users(Timeline& timeline, Coordinator& coordinator, Rules& rules,
-        std::vector<std::string> workers, int64_t gpus);
+        std::vector<std::string> workers, int64_t gpus, int64_t machines);
 
   void Submit();
   /// One of them does something to a job, or to a machine.
@@ -57,6 +58,7 @@ class Users {
   Rules& rules_;
   const std::vector<std::string> workers_;
   const int64_t gpus_;
+  const int64_t machines_;
   std::vector<std::shared_ptr<Job>> jobs_;
   std::set<std::string> deleted_;  ///< Perhaps.
   std::vector<std::shared_ptr<coordinator::CallRecord>> calls_;

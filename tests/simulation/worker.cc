@@ -103,7 +103,8 @@ void Worker::Drain() {
   draining_ = true;
   if (registered_) SendHeartbeat();
   for (auto& [key, share] : shares_) {
-    if (!share.over) ranks_.Stop(*this, key);
+    // The others of an attempt whose ranks come and go do so without these.
+    if (!share.over && !ranks_.ComeAndGo(key)) ranks_.Stop(*this, key);
   }
   Timer(seconds(60), [this] {
     for (auto& [key, share] : shares_) {
@@ -293,16 +294,24 @@ void Worker::GiveUpWork() {
 
 void Worker::OnStart(const StartOrder& order) {
   const Key key{order.job_id, order.epoch};
-  if (shares_.contains(key)) return;
+  // A running attempt may get ranks here again, which have greater numbers than those before.
+  if (const auto before = shares_.find(key); before != shares_.end()) {
+    const bool again = order.joins && before->second.over && !order.ranks.empty() &&
+                       order.ranks.front() > before->second.first_rank;
+    if (!again) return;
+    shares_.erase(before);
+  }
   int64_t& newest = newest_epoch_[order.job_id];
-  if (order.epoch <= newest) return SendStopped(order.job_id, order.epoch);
+  if (order.epoch < newest || (order.epoch == newest && !order.joins)) {
+    return SendStopped(order.job_id, order.epoch);
+  }
   if (lease_->Expired()) return;
   if (draining_) return SendStopped(order.job_id, order.epoch);
   newest = order.epoch;
   for (auto& [other, share] : shares_) {
     if (other.first == order.job_id && !share.over) OnStop(other.first, other.second, false);
   }
-  shares_[key];
+  shares_[key].first_rank = order.ranks.front();
   ranks_.Start(*this, order);
   if (registered_) HeartbeatLater();
 }
@@ -319,6 +328,12 @@ void Worker::OnStop(const std::string& job_id, int64_t epoch, bool graceful) {
   report.epoch = epoch;
   report.event = PlacementEvent::kStopped;
   OnReport(share->first, report);
+}
+
+void Worker::OnMembership(const coordinator::MembershipOrder& order) {
+  const Key key{order.job_id, order.epoch};
+  const auto share = shares_.find(key);
+  if (share != shares_.end() && !share->second.over) ranks_.SetMembership(*this, key, order);
 }
 
 void Worker::OnCheckHealth(int64_t request_id) {

@@ -56,6 +56,7 @@ class Worker : public RankListener {
   void OnRefused(const std::string& why);
   void OnHeartbeatAck(int64_t sequence);
   void OnStart(const coordinator::StartOrder& order);
+  void OnMembership(const coordinator::MembershipOrder& order);
   void OnStop(const std::string& job_id, int64_t epoch, bool graceful);
   void OnReportAck(const std::string& job_id, int64_t epoch, coordinator::PlacementEvent event);
   void OnLogAck(const std::string& job_id, int64_t epoch, int64_t position);
@@ -75,6 +76,7 @@ class Worker : public RankListener {
   };
   /// An attempt, and what of it the coordinator does not know yet.
   struct Share {
+    int64_t first_rank = 0;
     bool over = false;
     std::deque<coordinator::PlacementReport> reports;
     size_t sent = 0;
