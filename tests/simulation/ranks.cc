@@ -41,18 +41,14 @@ bool Ranks::Whole(const Gang& gang) {
          });
 }
 
-bool Ranks::Works(const Gang& gang) {
-  return std::all_of(gang.members.begin(), gang.members.end(), [&](const auto& entry) {
-    const RankListener& worker = *entry.second->worker;
-    return entry.second->over || (worker.Runs() && (gang.machines == 1 || worker.IsReached()));
-  });
+bool Ranks::Lives(const Gang& gang) {
+  return std::any_of(gang.members.begin(), gang.members.end(),
+                     [](const auto& entry) { return !entry.second->over; });
 }
 
 bool Ranks::AnyOf(const std::string& job_id) const {
   return std::any_of(gangs_.begin(), gangs_.end(), [&](const auto& entry) {
-    return entry.first.first == job_id &&
-           std::any_of(entry.second->members.begin(), entry.second->members.end(),
-                       [](const auto& member) { return !member.second->over; });
+    return entry.first.first == job_id && Lives(*entry.second);
   });
 }
 
@@ -124,8 +120,9 @@ void Ranks::CheckAlone(const Gang& gang) {
 void Ranks::Step(Gang& gang) {
   if (gang.elastic) return StepTogether(gang);
   if (gang.broken || gang.hung || gang.ends || !Whole(gang)) return;
-  if (!Works(gang)) return StepLater(gang, kPoll);
-  MakeStep(gang, Peers(gang));
+  const std::vector<Member*> members = Peers(gang);
+  if (members.empty()) return StepLater(gang, kPoll);
+  MakeStep(gang, members);
 }
 
 void Ranks::MakeStep(Gang& gang, const std::vector<Member*>& members) {
@@ -174,9 +171,7 @@ std::vector<Ranks::Member*> Ranks::Peers(const Gang& gang) const {
 }
 
 void Ranks::StepTogether(Gang& gang) {
-  const bool any = std::any_of(gang.members.begin(), gang.members.end(),
-                               [](const auto& entry) { return !entry.second->over; });
-  if (!any || gang.hung || gang.ends || (gang.broken && !gang.training)) return;
+  if (!Lives(gang) || gang.hung || gang.ends || (gang.broken && !gang.training)) return;
   const std::vector<Member*> peers = Peers(gang);
   gang.waits = peers.empty();
   if (!gang.waits) {
@@ -242,7 +237,7 @@ void Ranks::Save(Gang& gang) {
 }
 
 void Ranks::EndAll(Gang& gang, PlacementEvent event) {
-  if (gang.broken && !(gang.elastic && gang.training)) return;
+  if (!Lives(gang) || (gang.broken && !(gang.elastic && gang.training))) return;
   const std::vector<Member*> members = Peers(gang);
   if (members.empty()) {
     timeline_.After(kPoll, [this, &gang, event] { EndAll(gang, event); });

@@ -100,15 +100,15 @@ class Ranks {
 
   Member* Living(const RankListener& worker, const Key& key);
   static bool Whole(const Gang& gang);
-  /// All that are left run and reach each other.
-  static bool Works(const Gang& gang);
+  /// Some member does.
+  static bool Lives(const Gang& gang);
   void Meet(Gang& gang);
   void StepLater(Gang& gang, Duration delay);
   void Step(Gang& gang);
   /// A step of ranks that come and go.
   void StepTogether(Gang& gang);
   void MakeStep(Gang& gang, const std::vector<Member*>& members);
-  /// Those that train together now.
+  /// Those that train together, if all of them run and reach each other now; else empty.
   std::vector<Member*> Peers(const Gang& gang) const;
   void CheckAlone(const Gang& gang);
   /// They save, then go on or end.
