@@ -29,7 +29,7 @@ class Simulated : public testing::Test {
 TEST_F(Simulated, ClustersKeepAllRulesWithEverySeed) {
   const uint64_t only = Setting("WEFT_SIMULATION_SEED", 0);
   const uint64_t first = only > 0 ? only : Setting("WEFT_SIMULATION_FIRST", 1);
-  const uint64_t last = only > 0 ? only : first + Setting("WEFT_SIMULATION_SEEDS", 50) - 1;
+  const uint64_t last = only > 0 ? only : first + Setting("WEFT_SIMULATION_SEEDS", 25) - 1;
   int64_t disturbances = 0;
   double seconds = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
@@ -50,7 +50,7 @@ TEST_F(Simulated, ClustersKeepAllRulesWithEverySeed) {
 }
 
 TEST_F(Simulated, ClustersDoTheSameAgain) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
     uint64_t hashes[2];
     for (uint64_t& hash : hashes) {
       Simulation simulation(seed);
