@@ -5,6 +5,8 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace weft::coordinator {
 namespace {
@@ -165,6 +167,26 @@ TEST(PlanningPoolTest, StopEndsWhatRunsAndWaits) {
   pool.Stop();
   EXPECT_EQ(stopped, true);
   EXPECT_EQ(pool.Add(seconds(1), [](const PlanTicket&) {}), nullptr);
+}
+
+TEST(PlanningPoolTest, WithoutThreadsWorkWaitsForWhoeverDrivesIt) {
+  ManualClock clock;
+  std::vector<std::string> done;
+  const auto work = [&](const char* name) {
+    return [&done, name](const PlanTicket& ticket) {
+      done.push_back(name + std::string(ticket.stop().stop_requested() ? " stopped" : ""));
+    };
+  };
+  {
+    PlanningPool pool(clock, 0);
+    pool.Add(seconds(1), work("first"));
+    const auto second = pool.Add(seconds(1), work("second"));
+    pool.Add(seconds(1), work("third"));
+    EXPECT_TRUE(done.empty());
+    EXPECT_TRUE(pool.RunFirst());
+    pool.Cancel(second);
+  }
+  EXPECT_EQ(done, (std::vector<std::string>{"first", "second stopped", "third stopped"}));
 }
 
 }  // namespace
