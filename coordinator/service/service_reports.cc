@@ -15,6 +15,9 @@
 namespace weft::coordinator {
 namespace {
 
+/// Jobs of a stream whose places in the log are known, at most.
+constexpr size_t kMostLogPlaces = 1000;
+
 /// Whether the report is of ranks that take part in the attempt, and were not to leave it.
 bool IsMember(const JobCase& current, const PlacementReport& report) {
   const PlacementRecord* placement = LivingPlacement(current, report.epoch, report.worker_id);
@@ -137,7 +140,7 @@ void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
 
 void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs) {
   loop_.Post([this, link, logs = std::move(logs)]() mutable {
-    const Session* session = SessionOf(link, "logs", &logs.worker_id);
+    Session* session = SessionOf(link, "logs", &logs.worker_id);
     // After lines that could not be stored these would leave a gap.
     if (session == nullptr || session->logs_failed) return;
     auto it = live_.find(logs.job_id);
@@ -160,6 +163,11 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     }
     // Ranks that come to a worker again begin a log of their own.
     if (newest->membership > 0) logs.worker_id = LogSource(*newest, logs.worker_id);
+    // Of lines under way to the store some may fail, and must not be passed by those after them.
+    if (session->log_places.size() > kMostLogPlaces) session->log_places.clear();
+    LogPlace& place = session->log_places[logs.job_id];
+    logs.follows = place == LogPlace{logs.epoch, logs.worker_id, logs.first_position};
+    place = {logs.epoch, logs.worker_id, last + 1};
     StoreLogs(link, std::move(logs));
   });
 }

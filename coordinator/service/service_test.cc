@@ -13,6 +13,7 @@
 #include "common/formats/huggingface.h"
 #include "coordinator/service/imported_sizes.h"
 #include "coordinator/service/testing.h"
+#include "coordinator/store/forwarding_store.h"
 
 namespace weft::coordinator {
 namespace {
@@ -172,6 +173,45 @@ TEST_F(ServiceTest, AFullDiskRefusesSubmissionsAndDelaysReportsWithoutLosingThem
     service_->Wake();
   }
   EXPECT_EQ(service_->Get(id)->job.state, JobState::kSucceeded);
+}
+
+/// Fails the next changes with lines of a log, and stores those after them.
+class FlakyStore : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  void Commit(Transaction change, std::function<void(Result<CommitResult>)> done) override {
+    if (change.logs && failures > 0) {
+      --failures;
+      return done(ExhaustedError("the disk is full"));
+    }
+    ForwardingStore::Commit(std::move(change), std::move(done));
+  }
+  std::atomic<int> failures = 0;
+};
+
+TEST_F(ServiceTest, LinesDoNotPassThoseThatCouldNotBeStored) {
+  FlakyStore flaky(*store_);
+  service_.reset();
+  service_ = std::make_unique<Service>(flaky, clock_, planner_, metrics_, options_);
+  ASSERT_TRUE(service_->Start().ok());
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  LogAppend logs;
+  logs.job_id = id;
+  logs.epoch = 1;
+  logs.lines.resize(1);
+  flaky.failures = 1;
+  // All are on their way to the store before it is known that the first one is not stored.
+  for (logs.first_position = 1; logs.first_position <= 3; ++logs.first_position) {
+    logs.lines[0].text = std::to_string(logs.first_position);
+    service_->AppendLogs(a, logs);
+  }
+  service_->Heartbeat(a, 1000, {}, false);
+  ASSERT_TRUE(a->Saw("heartbeat 1000"));
+  EXPECT_FALSE(a->Saw("logs", milliseconds(50)));
+  EXPECT_TRUE(store_->ReadLogs({.job_id = id, .rank = {}, .epoch = {}})->empty());
+  service_.reset();
 }
 
 TEST_F(ServiceTest, AFullDiskDelaysLogsAndCheckpointsWithoutLosingThem) {

@@ -108,6 +108,7 @@ void Service::Attach(std::shared_ptr<WorkerLink> link, WorkerHello hello) {
     session.given_network = hello.profile.network_bytes_per_second;
     session.lost = false;
     session.draining = session.logs_failed = false;
+    session.log_places.clear();
     session.registered_at = session.heard_at = now;
     session.last_heartbeat_at = clock_.UnixSeconds();
     lock.unlock();

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,15 @@
 #include "coordinator/service/worker_link.h"
 
 namespace weft::coordinator {
+
+/// Which line of the log of an attempt comes next.
+struct LogPlace {
+  int64_t epoch = 0;
+  std::string source;  ///< As LogAppend::worker_id.
+  int64_t position = 0;
+
+  bool operator==(const LogPlace&) const = default;
+};
 
 /// A worker that has attached, and what is known of it as long as the coordinator runs. Times are
 /// of the monotonic clock.
@@ -29,8 +39,10 @@ struct Session {
   Duration registered_at{0};
   Duration steady_from{0};  ///< Neither lost nor started anew since.
   Duration heard_at{0};
-  double last_heartbeat_at = 0;        ///< Seconds since 1970.
-  bool logs_failed = false;            ///< Lines of this stream could not be stored.
+  double last_heartbeat_at = 0;  ///< Seconds since 1970.
+  bool logs_failed = false;      ///< Lines of this stream could not be stored.
+  /// Where the lines of its attempts go on, by job, of those that came through this stream.
+  std::map<std::string, LogPlace> log_places;
   bool unchecked = false;              ///< Its machine is to be checked before it gets ranks.
   Duration check_from{0};              ///< Not before.
   int64_t health_call = 0;             ///< The check under way; 0: none.

@@ -355,6 +355,8 @@ struct LogAppend {
   std::string worker_id;
   int64_t first_position = 1;
   std::vector<LogRecord> lines;
+  /// They follow lines that were given to the store before: not stored unless those are.
+  bool follows = false;
 };
 
 }  // namespace weft::coordinator

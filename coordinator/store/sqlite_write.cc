@@ -164,6 +164,11 @@ Status WriteLogs(SqliteDb& db, const LogAppend& logs, int64_t limit, CommitResul
     WEFT_ASSIGN_OR_RETURN(bool row, source.Step());
     if (row) position = source.Int();
   }
+  if (logs.follows && position + 1 < logs.first_position) {
+    return ConflictError("lines " + std::to_string(position + 1) + " to " +
+                         std::to_string(logs.first_position - 1) + " of the log of job " +
+                         logs.job_id + " on worker " + logs.worker_id + " are not stored");
+  }
   int64_t last = 0;
   int64_t bytes = 0;
   {

@@ -57,7 +57,7 @@ struct Transaction {
   /// Added to what is stored of all machines.
   std::optional<ReliabilityRecord> reliability = {};
   /// Lines whose position the source has stored already are dropped. A gap stays one: the source
-  /// has lost those lines.
+  /// has lost those lines. kConflict where the lines are said to follow others that are not stored.
   std::optional<LogAppend> logs;
   /// The job and all that is stored of it: attempts, events, checkpoints, runs, log, request id.
   /// kConflict when it is of another version, or a job that has not ended comes after it. Events of

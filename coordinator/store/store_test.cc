@@ -456,6 +456,10 @@ TEST_P(StoreContract, LogLinesSentTwiceAreStoredOnce) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->log_position, 9);
   EXPECT_EQ(result->last_log_sequence, 5);
+  t.logs = LogAppend{"j", 1, "a", 12, Lines({"too early"}), /*follows=*/true};
+  EXPECT_EQ(CommitAndWait(*store_, t).status().code(), StatusCode::kConflict);
+  t.logs->first_position = 10;
+  EXPECT_EQ(CommitAndWait(*store_, t)->log_position, 10);
 }
 
 TEST_P(StoreContract, LogsAreReadByCursorFilterAndTail) {
