@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "common/spec/phases.h"
+
 namespace weft::simulation {
 
 using coordinator::AttemptRecord;
@@ -71,6 +73,10 @@ void Users::Submit() {
   }
   spec.train.steps = 5 + timeline_.Pick(200);
   spec.schedule.warmup_steps = 1;
+  if (spec.train.local_round_seconds == 0 && timeline_.Chance(0.2)) {
+    spec.phases.resize(2 + static_cast<size_t>(timeline_.Pick(2)));
+    for (PhaseSpec& phase : spec.phases) phase.steps = 5 + timeline_.Pick(60);
+  }
   spec.checkpoint.every_steps = 1 + timeline_.Pick(30);
   spec.retry.max_attempts = 1 + timeline_.Pick(6);
   SchedulingSpec& scheduling = spec.scheduling;
@@ -213,9 +219,10 @@ void Users::Check(const Ranks& ranks) {
       continue;
     }
     const coordinator::JobRecord& stored = view->job;
-    if (stored.state == JobState::kSucceeded && ranks.SavedStep(job->id) < job->spec.train.steps) {
+    const int64_t steps = StepsBefore(job->spec, PhaseCount(job->spec));
+    if (stored.state == JobState::kSucceeded && ranks.SavedStep(job->id) < steps) {
       rules_.Break(job->id + " succeeded with step " + std::to_string(ranks.SavedStep(job->id)) +
-                   " of " + std::to_string(job->spec.train.steps));
+                   " of " + std::to_string(steps));
     }
     if (ranks.AnyOf(job->id)) rules_.Break(job->id + " has ended, and some of its ranks live");
     int64_t last = 0;
