@@ -25,6 +25,18 @@ std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapac
   return devices;
 }
 
+FreeMap AllFree(const ClusterProfile& cluster) {
+  FreeMap all;
+  for (const WorkerProfile& worker : cluster.workers) {
+    FreeCapacity& free = all[worker.worker_id];
+    free = {worker.cores, worker.memory_limit_bytes, {}};
+    for (const DeviceSpec& device : worker.devices) {
+      if (device.unusable.empty()) free.devices.insert(device.index);
+    }
+  }
+  return all;
+}
+
 ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free) {
   ClusterProfile part;
   for (WorkerProfile worker : cluster.workers) {

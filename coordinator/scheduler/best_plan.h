@@ -54,6 +54,9 @@ inline int64_t DeviceOf(const Plan& plan, size_t rank) {
 /// The GPUs of a worker that are free and work.
 std::vector<DeviceSpec> FreeDevices(const WorkerProfile& worker, const FreeCapacity& free);
 
+/// What is free when no job runs.
+FreeMap AllFree(const ClusterProfile& cluster);
+
 /// The cluster as if it had only what is free.
 ClusterProfile FreePart(const ClusterProfile& cluster, const FreeMap& free);
 

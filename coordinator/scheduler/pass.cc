@@ -57,18 +57,6 @@ ComputeAmount AmountHeld(const RunningJob& job) {
   return amount;
 }
 
-FreeMap Everything(const ClusterProfile& cluster) {
-  FreeMap all;
-  for (const WorkerProfile& worker : cluster.workers) {
-    FreeCapacity& free = all[worker.worker_id];
-    free = {worker.cores, worker.memory_limit_bytes, {}};
-    for (const DeviceSpec& device : worker.devices) {
-      if (device.unusable.empty()) free.devices.insert(device.index);
-    }
-  }
-  return all;
-}
-
 }  // namespace
 
 SchedulingPass::SchedulingPass(const SchedulerSnapshot& snapshot, const PlanFunction& plan)

@@ -53,11 +53,11 @@ void SchedulingPass::LeaveSpares() {
 SchedulingPass::Whole& SchedulingPass::WholeFor(const QueuedJob& job) {
   const int64_t spares = snapshot_.rules.spare_workers;
   if (spares == 0 || job.recovers) {
-    if (!whole_) whole_.emplace(Whole{Everything(snapshot_.cluster), std::nullopt, {}, {}});
+    if (!whole_) whole_.emplace(Whole{AllFree(snapshot_.cluster), std::nullopt, {}, {}});
     return *whole_;
   }
   if (!without_spares_) {
-    FreeMap rest = WithoutSpares(snapshot_.cluster, Everything(snapshot_.cluster), spares);
+    FreeMap rest = WithoutSpares(snapshot_.cluster, AllFree(snapshot_.cluster), spares);
     ClusterProfile part = FreePart(snapshot_.cluster, rest);
     without_spares_.emplace(Whole{std::move(rest), std::move(part), {}, {}});
   }

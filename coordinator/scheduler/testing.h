@@ -27,18 +27,6 @@ inline ClusterProfile Machines(int count, int gpus) {
   return cluster;
 }
 
-inline FreeMap AllFree(const ClusterProfile& cluster) {
-  FreeMap free;
-  for (const WorkerProfile& worker : cluster.workers) {
-    FreeCapacity& room = free[worker.worker_id];
-    room = {worker.cores, worker.memory_limit_bytes, {}};
-    for (const DeviceSpec& device : worker.devices) {
-      if (device.unusable.empty()) room.devices.insert(device.index);
-    }
-  }
-  return free;
-}
-
 /// Ranks of a GPU and a thread each, which are nowhere yet. Steps take a second over their number.
 inline Plan GpuPlan(int64_t ranks) {
   Plan plan;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "common/model/job_paths.h"
+#include "common/env.h"
 
 namespace weft::simulation {
 
