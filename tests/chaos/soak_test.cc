@@ -60,11 +60,6 @@ TEST(Soak, AJobGoesOnWhileRanksAndWorkersAreKilled) {
   const double undisturbed = Rate(cluster, id, std::min(30.0, time / 4));
 
   const pid_t coordinator = cluster.coordinator().pid();
-  // Each time the job has been looked at until it trains, which takes some memory once.
-  const auto memory_in_training = [&] {
-    EXPECT_TRUE(Eventually([&] { return cluster.Get(id).state() == v1::RUNNING; }, seconds(30)));
-    return ResidentKilobytes(coordinator);
-  };
   int64_t memory = 0;  // when a quarter of the time is over: caches of the database fill before
   const int files = OpenFiles(coordinator);
   PhiloxStream random({5, 0, 0});
@@ -81,9 +76,11 @@ TEST(Soak, AJobGoesOnWhileRanksAndWorkersAreKilled) {
       kill(ranks[random.Below(ranks.size())], SIGKILL);
     }
     ++kills;
-    if (memory == 0 && SecondsSince(begin) >= time / 4) memory = memory_in_training();
+    if (memory == 0 && SecondsSince(begin) >= time / 4) memory = ResidentKilobytes(coordinator);
   }
-  const int64_t memory_at_end = memory_in_training();
+  // Before the job is asked for again and again, which takes some memory once.
+  const int64_t memory_at_end = ResidentKilobytes(coordinator);
+  EXPECT_TRUE(Eventually([&] { return cluster.Get(id).state() == v1::RUNNING; }, seconds(30)));
   const std::chrono::duration<double> took = steady_clock::now() - begin;
   const double net = static_cast<double>(cluster.Get(id).progress().step() - first) / took.count();
   const double growth = static_cast<double>(memory_at_end - memory) / static_cast<double>(memory);
