@@ -1,6 +1,8 @@
 #include "tests/simulation/rules.h"
 
-#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "coordinator/recovery/state_machine.h"
 

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/store/store.h"

@@ -25,7 +25,7 @@ class Simulation {
   const std::vector<std::string>& broken() const { return rules_.broken(); }
   /// The same of two runs of a seed, and of no others.
   uint64_t hash() const { return timeline_.hash(); }
-  /// Since the beginning, when the last job ended.
+  /// Of the simulated time.
   double SecondsTaken() const { return ToSeconds(timeline_.now()); }
   int64_t disturbances() const { return disturbances_; }
 
@@ -37,7 +37,7 @@ class Simulation {
   /// Until then, or until a rule is broken.
   void RunUntil(Duration end);
 
-  bool has_spare_ = false;
+  bool has_spare_ = false;  ///< First: options of the coordinator set it.
   Timeline timeline_;
   Rules rules_;
   Coordinator coordinator_;

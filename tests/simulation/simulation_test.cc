@@ -1,7 +1,6 @@
 // Many small clusters, each with faults of its own (docs/benchmarks/chaos.md):
-//   WEFT_SIMULATION_SEEDS=10000 simulation_test            the seeds 1 to 10000
-//   WEFT_SIMULATION_SEED=17 WEFT_SIMULATION_TRACE=1 simulation_test    one of them, with all it
-//   does
+//   WEFT_SIMULATION_SEEDS=10000 simulation_test: the seeds 1 to 10000
+//   WEFT_SIMULATION_SEED=17 WEFT_SIMULATION_TRACE=1 simulation_test: one of them, and all it does
 #include <gtest/gtest.h>
 
 #include <cstdlib>
