@@ -369,6 +369,7 @@ LogAppend FromMessage(const v1::LogBatch& message) {
   LogAppend logs;
   logs.job_id = message.job_id();
   logs.epoch = message.epoch();
+  logs.first_rank = message.first_rank();
   logs.first_position = std::max<int64_t>(1, message.first_sequence());
   for (const v1::LogLine& line : message.lines()) {
     logs.lines.push_back({0, message.epoch(), line.rank(), line.is_stderr(), line.time(),

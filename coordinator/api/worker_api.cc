@@ -138,11 +138,12 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
-  void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) override {
+  void AckLogs(const LogAppend& logs, int64_t position) override {
     v1::CoordinatorMessage message;
     v1::LogAck& ack = *message.mutable_log_ack();
-    ack.set_job_id(job_id);
-    ack.set_epoch(epoch);
+    ack.set_job_id(logs.job_id);
+    ack.set_epoch(logs.epoch);
+    ack.set_first_rank(static_cast<int32_t>(logs.first_rank));
     ack.set_sequence(position);
     Send(std::move(message));
   }

@@ -93,6 +93,37 @@ TEST_F(ServicePeersTest, ALostWorkerKeepsTheAttemptAndOneThatComesBackJoinsIt) {
   EXPECT_EQ(service_->Get(id)->attempts.size(), 1u);
 }
 
+TEST_F(ServicePeersTest, LateLinesOfARankThatWasOnTheWorkerBeforeAreStoredOnce) {
+  auto a = Attach("a"), b = Attach("b");
+  const std::string id = Train({a, b});
+  const auto append = [&](const std::shared_ptr<FakeLink>& link, int64_t rank, int64_t position) {
+    LogAppend logs;
+    logs.job_id = id;
+    logs.epoch = 1;
+    logs.first_rank = rank;
+    logs.first_position = position;
+    logs.lines.emplace_back().text = std::to_string(rank) + "." + std::to_string(position);
+    logs.lines.back().rank = rank;
+    service_->AppendLogs(link, logs);
+    ASSERT_TRUE(link->Saw("logs " + std::to_string(position)));
+  };
+  append(b, 1, 1);
+  append(b, 1, 2);
+  service_->Detach(b);
+  Pass(20, {a}, {Running(id, 1)});
+  auto back = Attach("b");
+  ASSERT_TRUE(back->Saw("start " + id + " 1"));
+  ASSERT_EQ(back->last_start().ranks, (std::vector<int64_t>{2}));
+  // It has not heard that the second one was stored, and has one that was not sent.
+  append(back, 1, 2);
+  append(back, 2, 1);
+  append(back, 1, 3);
+  const std::vector<LogRecord> stored = *store_->ReadLogs({.job_id = id, .rank = {}, .epoch = {}});
+  std::vector<std::string> texts;
+  for (const LogRecord& line : stored) texts.push_back(line.text);
+  EXPECT_THAT(texts, ::testing::ElementsAre("1.1", "1.2", "2.1", "1.3"));
+}
+
 TEST_F(ServicePeersTest, AWorkerThatDoesNotKnowTheNewestMembershipLearnsItAgain) {
   auto a = Attach("a"), b = Attach("b"), c = Attach("c");
   const std::string id = Train({a, b, c});

@@ -24,15 +24,6 @@ bool IsMember(const JobCase& current, const PlacementReport& report) {
   return placement == nullptr || placement->part == PlacementPart::kMember;
 }
 
-/// Whose lines the log of a worker has, of an attempt whose ranks come and go.
-std::string LogSource(const AttemptRecord& attempt, const std::string& worker_id) {
-  for (const PlacementRecord& placement : attempt.placements) {
-    if (placement.worker_id != worker_id || placement.ranks.empty()) continue;
-    return worker_id + "#" + std::to_string(placement.ranks.front());
-  }
-  return worker_id;
-}
-
 /// Whether ranks of the attempt `epoch` are or were on the worker, and that one is `newest`.
 bool HadRanks(const HeapOptional<AttemptRecord>& newest, int64_t epoch,
               const std::string& worker_id) {
@@ -158,11 +149,11 @@ void Service::AppendLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs
     int64_t last = logs.first_position + std::ssize(logs.lines) - 1;
     if (!HadRanks(newest, logs.epoch, logs.worker_id)) {
       metrics_.Fenced("logs");
-      link->AckLogs(logs.job_id, logs.epoch, last);  // the worker may forget them
+      link->AckLogs(logs, last);  // the worker may forget them
       return;
     }
     // Ranks that come to a worker again begin a log of their own.
-    if (newest->membership > 0) logs.worker_id = LogSource(*newest, logs.worker_id);
+    if (newest->membership > 0) logs.worker_id += "#" + std::to_string(logs.first_rank);
     // Of lines under way to the store some may fail, and must not be passed by those after them.
     if (session->log_places.size() > kMostLogPlaces) session->log_places.clear();
     LogPlace& place = session->log_places[logs.job_id];
@@ -185,7 +176,7 @@ void Service::StoreLogs(const std::shared_ptr<WorkerLink>& link, LogAppend logs)
                   }
                   metrics_.LogLines(std::ssize(logs.lines));
                   if (!Failpoint("coordinator.logs.after_commit").ok()) return;
-                  link->AckLogs(logs.job_id, logs.epoch, result->log_position);
+                  link->AckLogs(logs, result->log_position);
                   (void)Failpoint("coordinator.logs.after_ack");
                   log_changes_.Notify(logs.job_id);
                 });

@@ -57,7 +57,7 @@ class FakeLink : public WorkerLink {
   void AckReport(const std::string& job, int64_t epoch, PlacementEvent) override {
     Note("ack " + job + " " + std::to_string(epoch));
   }
-  void AckLogs(const std::string&, int64_t, int64_t position) override {
+  void AckLogs(const LogAppend&, int64_t position) override {
     Note("logs " + std::to_string(position));
   }
   void ReplyStore(int64_t, const Result<std::string>&) override { Note("store"); }

@@ -106,7 +106,8 @@ class WorkerLink {
   /// Sent again until the worker says that its ranks know it.
   virtual void SetMembership(const MembershipOrder& order) = 0;
   virtual void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) = 0;
-  virtual void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) = 0;
+  /// The log that `logs` are of is stored up to `position`.
+  virtual void AckLogs(const LogAppend& logs, int64_t position) = 0;
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;
   /// Rank 0 of the attempt shall record steps.
   virtual void Profile(int64_t request_id, const AttemptKey& attempt, int64_t steps) = 0;

@@ -348,7 +348,8 @@ struct LogRecord {
   std::string text;
 };
 
-/// Lines of one attempt on one worker. first_position counts from 1 over all lines of that source.
+/// Lines of ranks of one attempt that are on a worker at one time. first_position counts from 1
+/// over all lines of that source.
 struct LogAppend {
   std::string job_id;
   int64_t epoch = 0;
@@ -357,6 +358,7 @@ struct LogAppend {
   std::vector<LogRecord> lines;
   /// They follow lines that were given to the store before: not stored unless those are.
   bool follows = false;
+  int64_t first_rank = 0;  ///< Lowest of the ranks.
 };
 
 }  // namespace weft::coordinator

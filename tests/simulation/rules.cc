@@ -1,5 +1,6 @@
 #include "tests/simulation/rules.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -16,6 +17,7 @@ using coordinator::JobRecord;
 using coordinator::JobState;
 using coordinator::JobTransition;
 using coordinator::JobTransitions;
+using coordinator::LogRecord;
 using coordinator::PlacementRecord;
 using coordinator::Transaction;
 
@@ -55,6 +57,19 @@ void Rules::Break(const std::string& what) {
 void Rules::See(const Transaction& change) {
   if (change.job) SeeJob(*change.job);
   if (change.attempt) SeeAttempt(*change.attempt);
+  if (!change.logs) return;
+  for (const LogRecord& line : change.logs->lines) {
+    int64_t& last = lines_[{change.logs->job_id, line.epoch, line.rank}];
+    last = std::max<int64_t>(last, std::stoll(line.text));
+  }
+}
+
+void Rules::SeeForgotten(const std::string& job, const LogRecord& line) {
+  const auto newest = attempts_.find(job);
+  if (newest == attempts_.end() || newest->second.epoch != line.epoch) return;
+  if (lines_[{job, line.epoch, line.rank}] >= std::stoll(line.text)) return;
+  Break("line " + line.text + " of rank " + std::to_string(line.rank) + " of " + job +
+        " is forgotten, and is not stored");
 }
 
 void Rules::SeeJob(const JobRecord& job) {

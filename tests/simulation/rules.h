@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "coordinator/store/store.h"
@@ -18,6 +19,8 @@ class Rules {
   void See(const coordinator::Transaction& change);
   /// Ranks on a worker are no more.
   void SetCores(const std::string& worker, int64_t cores) { cores_[worker] = cores; }
+  /// A worker keeps a line that it has sent no longer.
+  void SeeForgotten(const std::string& job, const coordinator::LogRecord& line);
   /// Jobs of a queue have no more GPUs.
   void SetLimit(const std::string& queue, int64_t gpus) { limits_[queue] = gpus; }
   void Break(const std::string& what);
@@ -32,6 +35,8 @@ class Rules {
   Timeline& timeline_;
   std::map<std::string, coordinator::JobRecord> jobs_;
   std::map<std::string, coordinator::AttemptRecord> attempts_;  ///< The newest of each job.
+  /// Number of the last line of each job, epoch and rank.
+  std::map<std::tuple<std::string, int64_t, int64_t>, int64_t> lines_;
   std::map<std::string, int64_t> cores_;
   std::map<std::string, int64_t> limits_;
   std::vector<std::string> broken_;

@@ -27,8 +27,8 @@ Simulation::Simulation(uint64_t seed)
   std::vector<std::string> names;
   for (int64_t left = 2 + timeline_.Pick(4); left > 0; --left) {
     names.push_back("w" + std::to_string(names.size()));
-    workers_.push_back(std::make_unique<Worker>(timeline_, coordinator_, ranks_, names.back(),
-                                                1 + timeline_.Pick(3)));
+    workers_.push_back(std::make_unique<Worker>(timeline_, coordinator_, rules_, ranks_,
+                                                names.back(), 1 + timeline_.Pick(3)));
     gpus += workers_.back()->gpus();
     rules_.SetCores(names.back(), workers_.back()->gpus());
     largest = std::max(largest, workers_.back()->gpus());

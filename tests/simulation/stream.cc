@@ -111,8 +111,9 @@ void Stream::AckReport(const std::string& job_id, int64_t epoch, PlacementEvent 
   ToWorker([=](Worker& worker) { worker.OnReportAck(job_id, epoch, event); });
 }
 
-void Stream::AckLogs(const std::string& job_id, int64_t epoch, int64_t position) {
-  ToWorker([=](Worker& worker) { worker.OnLogAck(job_id, epoch, position); });
+void Stream::AckLogs(const coordinator::LogAppend& logs, int64_t position) {
+  ToWorker([key = Worker::Key{logs.job_id, logs.epoch}, first_rank = logs.first_rank,
+            position](Worker& worker) { worker.OnLogAck(key, first_rank, position); });
 }
 
 void Stream::CheckHealth(int64_t request_id, double) {

@@ -43,7 +43,7 @@ class Stream : public coordinator::WorkerLink, public std::enable_shared_from_th
   void SetMembership(const coordinator::MembershipOrder& order) override;
   void AckReport(const std::string& job_id, int64_t epoch,
                  coordinator::PlacementEvent event) override;
-  void AckLogs(const std::string& job_id, int64_t epoch, int64_t position) override;
+  void AckLogs(const coordinator::LogAppend& logs, int64_t position) override;
   void ReplyStore(int64_t, const Result<std::string>&) override {}
   void Profile(int64_t, const coordinator::AttemptKey&, int64_t) override {}
   void MeasureLink(const coordinator::LinkOrder&) override {}

@@ -34,10 +34,11 @@ bool IsEnd(PlacementEvent event) {
 
 }  // namespace
 
-Worker::Worker(Timeline& timeline, Coordinator& coordinator, Ranks& ranks, std::string id,
-               int64_t gpus)
+Worker::Worker(Timeline& timeline, Coordinator& coordinator, Rules& rules, Ranks& ranks,
+               std::string id, int64_t gpus)
     : timeline_(timeline),
       coordinator_(coordinator),
+      rules_(rules),
       ranks_(ranks),
       id_(std::move(id)),
       gpus_(gpus) {}
@@ -224,7 +225,7 @@ void Worker::OnRegistered(double lease_seconds, double heartbeat_seconds,
       return k.job_id == key.first && k.epoch == key.second;
     });
     if (!known && !share.over) strangers.push_back(key);
-    share.lines_sent = share.lines_stored;
+    for (RankLog& log : share.logs) log.sent = log.stored;
     for (const Checkpoint& checkpoint : share.checkpoints) SendCheckpoint(checkpoint);
   }
   for (const Key& key : strangers) OnStop(key.first, key.second, false);
@@ -297,9 +298,8 @@ void Worker::OnStart(const StartOrder& order) {
   // A running attempt may get ranks here again, which have greater numbers than those before.
   if (const auto before = shares_.find(key); before != shares_.end()) {
     const bool again = order.joins && before->second.over && !order.ranks.empty() &&
-                       order.ranks.front() > before->second.first_rank;
+                       order.ranks.front() > before->second.logs.back().first_rank;
     if (!again) return;
-    shares_.erase(before);
   }
   int64_t& newest = newest_epoch_[order.job_id];
   if (order.epoch < newest || (order.epoch == newest && !order.joins)) {
@@ -311,7 +311,14 @@ void Worker::OnStart(const StartOrder& order) {
   for (auto& [other, share] : shares_) {
     if (other.first == order.job_id && !share.over) OnStop(other.first, other.second, false);
   }
-  shares_[key].first_rank = order.ranks.front();
+  std::deque<RankLog> logs_before;
+  if (const auto before = shares_.find(key); before != shares_.end()) {
+    logs_before = std::move(before->second.logs);
+    shares_.erase(before);
+  }
+  Share& share = shares_[key];
+  share.logs = std::move(logs_before);
+  share.logs.emplace_back().first_rank = order.ranks.front();
   ranks_.Start(*this, order);
   if (registered_) HeartbeatLater();
 }
@@ -384,41 +391,46 @@ void Worker::OnCheckpoint(const Key& key, CheckpointRecord checkpoint,
 void Worker::OnLine(const Key& key, int64_t rank) {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return;
-  Share& share = found->second;
-  coordinator::LogRecord& line = share.lines.emplace_back();
+  RankLog& log = found->second.logs.back();
+  coordinator::LogRecord& line = log.lines.emplace_back();
   line.epoch = key.second;
   line.rank = rank;
-  line.text = std::to_string(share.lines_stored + std::ssize(share.lines));
-  Pump(key, share);
+  line.text = std::to_string(log.stored + std::ssize(log.lines));
+  Pump(key, found->second);
 }
 
-void Worker::OnLogAck(const std::string& job_id, int64_t epoch, int64_t position) {
-  const auto found = shares_.find({job_id, epoch});
+void Worker::OnLogAck(const Key& key, int64_t first_rank, int64_t position) {
+  const auto found = shares_.find(key);
   if (found == shares_.end()) return;
-  Share& share = found->second;
-  const int64_t stored = std::min(position, share.lines_sent);
-  while (share.lines_stored < stored) {
-    share.lines.pop_front();
-    ++share.lines_stored;
+  for (RankLog& log : found->second.logs) {
+    if (log.first_rank != first_rank) continue;
+    while (log.stored < std::min(position, log.sent)) {
+      rules_.SeeForgotten(key.first, log.lines.front());
+      log.lines.pop_front();
+      ++log.stored;
+    }
   }
   LeaveIfDone();
 }
 
+void Worker::PumpLog(const Key& key, RankLog& log) {
+  if (log.sent == log.stored + std::ssize(log.lines)) return;
+  coordinator::LogAppend logs;
+  logs.job_id = key.first;
+  logs.epoch = key.second;
+  logs.worker_id = id_;
+  logs.first_rank = log.first_rank;
+  logs.first_position = log.sent + 1;
+  logs.lines.assign(log.lines.begin() + (log.sent - log.stored), log.lines.end());
+  log.sent += std::ssize(logs.lines);
+  stream_->Send([logs](Service& service, const std::shared_ptr<WorkerLink>& link) {
+    service.AppendLogs(link, logs);
+  });
+}
+
 void Worker::Pump(const Key& key, Share& share) {
   if (!registered_) return;
-  if (share.lines_sent < share.lines_stored + std::ssize(share.lines)) {
-    coordinator::LogAppend logs;
-    logs.job_id = key.first;
-    logs.epoch = key.second;
-    logs.worker_id = id_;
-    logs.first_position = share.lines_sent + 1;
-    logs.lines.assign(share.lines.begin() + (share.lines_sent - share.lines_stored),
-                      share.lines.end());
-    share.lines_sent += std::ssize(logs.lines);
-    stream_->Send([logs](Service& service, const std::shared_ptr<WorkerLink>& link) {
-      service.AppendLogs(link, logs);
-    });
-  }
+  for (RankLog& log : share.logs) PumpLog(key, log);
   while (share.sent < share.reports.size()) SendReport(key, share.reports[share.sent++]);
 }
 
@@ -455,12 +467,12 @@ void Worker::OnReportAck(const std::string& job_id, int64_t epoch, PlacementEven
   const auto found = shares_.find(key);
   if (found == shares_.end()) return;
   Share& share = found->second;
-  while (share.sent > 0) {
-    const bool named = share.reports.front().event == event;
-    share.reports.pop_front();
-    --share.sent;
-    if (named) break;
-  }
+  const auto sent_end = share.reports.begin() + static_cast<std::ptrdiff_t>(share.sent);
+  const auto named = std::find_if(share.reports.begin(), sent_end,
+                                  [&](const auto& report) { return report.event == event; });
+  if (named == sent_end) return;  // it was of ranks that were here before
+  share.sent -= static_cast<size_t>(named + 1 - share.reports.begin());
+  share.reports.erase(share.reports.begin(), named + 1);
   LeaveIfDone();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include "coordinator/service/worker_link.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/ranks.h"
+#include "tests/simulation/rules.h"
 #include "tests/simulation/stream.h"
 #include "tests/simulation/timeline.h"
 #include "worker/daemon/backoff.h"
@@ -25,7 +27,8 @@ class Worker : public RankListener {
  public:
   using Key = Ranks::Key;
 
-  Worker(Timeline& timeline, Coordinator& coordinator, Ranks& ranks, std::string id, int64_t gpus);
+  Worker(Timeline& timeline, Coordinator& coordinator, Rules& rules, Ranks& ranks, std::string id,
+         int64_t gpus);
 
   const std::string& id() const override { return id_; }
   int64_t gpus() const { return gpus_; }
@@ -59,7 +62,7 @@ class Worker : public RankListener {
   void OnMembership(const coordinator::MembershipOrder& order);
   void OnStop(const std::string& job_id, int64_t epoch, bool graceful);
   void OnReportAck(const std::string& job_id, int64_t epoch, coordinator::PlacementEvent event);
-  void OnLogAck(const std::string& job_id, int64_t epoch, int64_t position);
+  void OnLogAck(const Key& key, int64_t first_rank, int64_t position);
   void OnCheckHealth(int64_t request_id);
   void OnClosed();
 
@@ -74,18 +77,26 @@ class Worker : public RankListener {
     coordinator::CheckpointRecord record;
     std::optional<int64_t> resume_step;
   };
+  /// Lines of the ranks of an attempt that are here at one time.
+  struct RankLog {
+    int64_t first_rank = 0;
+    std::deque<coordinator::LogRecord> lines;  ///< That are not stored yet, as far as is known.
+    int64_t stored = 0;
+    int64_t sent = 0;  ///< Up to this one, from 1, as the one before.
+  };
   /// An attempt, and what of it the coordinator does not know yet.
   struct Share {
-    int64_t first_rank = 0;
     bool over = false;
     std::deque<coordinator::PlacementReport> reports;
     size_t sent = 0;
     std::deque<Checkpoint> checkpoints;
-    std::deque<coordinator::LogRecord> lines;  ///< That are not stored yet, as far as is known.
-    int64_t lines_stored = 0;
-    int64_t lines_sent = 0;  ///< Up to this one, from 1, as the one before.
+    std::deque<RankLog> logs;  ///< Of ranks that were here before, then of these.
 
-    bool Settled() const { return over && reports.empty() && lines.empty(); }
+    bool Settled() const {
+      return over && reports.empty() && std::all_of(logs.begin(), logs.end(), [](const auto& log) {
+               return log.lines.empty();
+             });
+    }
   };
   /// What an earlier daemon left.
   struct Unsent {
@@ -103,6 +114,7 @@ class Worker : public RankListener {
   void WatchLease();
   void GiveUpWork();
   void Pump(const Key& key, Share& share);
+  void PumpLog(const Key& key, RankLog& log);
   void SendReport(const Key& key, const coordinator::PlacementReport& report);
   void SendCheckpoint(const Checkpoint& checkpoint);
   void SendStopped(const std::string& job_id, int64_t epoch);
@@ -113,6 +125,7 @@ class Worker : public RankListener {
 
   Timeline& timeline_;
   Coordinator& coordinator_;
+  Rules& rules_;
   Ranks& ranks_;
   const std::string id_;
   const int64_t gpus_;

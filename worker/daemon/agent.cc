@@ -1,6 +1,7 @@
 #include "worker/daemon/agent.h"
 
 #include <algorithm>
+#include <list>
 #include <optional>
 #include <set>
 #include <vector>
@@ -94,7 +95,6 @@ void Agent::OnStart(const v1::StartAttempt& start) {
     const bool again = start.joins() && before->attempt.over() && !ranks.empty() &&
                        !start.ranks().empty() && start.ranks(0) > ranks.Get(0);
     if (!again) return;
-    placements_.erase(key);
   }
   int64_t& newest = newest_epoch_[start.job_id()];
   if (start.epoch() < newest || (start.epoch() == newest && !start.joins())) {
@@ -114,9 +114,15 @@ void Agent::OnStart(const v1::StartAttempt& start) {
   for (auto& [other, placement] : placements_) {
     if (other.first == start.job_id()) placement->attempt.Stop(/*graceful=*/false);
   }
+  std::list<RankLog> logs_before;
+  if (Placement* before = FindPlacement(key); before != nullptr) {
+    logs_before = std::move(before->logs);
+    placements_.erase(key);
+  }
   auto placement = std::make_unique<Placement>(io_, clock_, settings_, start,
                                                static_cast<AttemptListener&>(*this), metrics_);
   Attempt& attempt = placement->attempt;
+  placement->logs.splice(placement->logs.begin(), logs_before);
   placements_[key] = std::move(placement);
   std::string broken = BrokenUnder(start);
   if (broken.empty()) {
@@ -209,7 +215,13 @@ void Agent::OnStoreReply(const v1::StoreReply& reply) {
 void Agent::OnLogAck(const v1::LogAck& ack) {
   Placement* placement = FindPlacement({ack.job_id(), ack.epoch()});
   if (placement == nullptr) return;
-  placement->logs.Acknowledge(std::min(ack.sequence(), placement->lines_sent));
+  for (RankLog& log : placement->logs) {
+    if (log.first_rank != ack.first_rank()) continue;
+    log.lines.Acknowledge(std::min(ack.sequence(), log.sent));
+  }
+  while (placement->logs.size() > 1 && placement->logs.front().lines.empty()) {
+    placement->logs.pop_front();
+  }
   Pump(*placement);
   FinishDrainIfDone();
 }
@@ -218,13 +230,15 @@ void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
   unsent_.Acknowledge(ack);
   Placement* placement = FindPlacement({ack.job_id(), ack.epoch()});
   if (placement == nullptr) return;
-  // Reports are sent in order, so this answers all up to the one it names.
-  while (placement->reports_sent > 0) {
-    bool named = placement->reports.front().state() == ack.state();
-    placement->reports.pop_front();
-    --placement->reports_sent;
-    if (named) break;
-  }
+  // Reports are sent in order, so this answers all up to the one it names; none, when that is of
+  // ranks that were here before.
+  auto& reports = placement->reports;
+  const auto sent_end = reports.begin() + static_cast<std::ptrdiff_t>(placement->reports_sent);
+  const auto named = std::find_if(
+      reports.begin(), sent_end, [&](const auto& report) { return report.state() == ack.state(); });
+  if (named == sent_end) return;
+  placement->reports_sent -= static_cast<size_t>(named + 1 - reports.begin());
+  reports.erase(reports.begin(), named + 1);
   FinishDrainIfDone();
 }
 
@@ -257,7 +271,7 @@ void Agent::OnReport(v1::AttemptReport report) {
 void Agent::OnLogLine(Attempt& attempt, v1::LogLine line) {
   Placement* placement = FindPlacement({attempt.job_id(), attempt.epoch()});
   if (placement == nullptr) return;
-  placement->logs.Append(std::move(line));
+  placement->logs.back().lines.Append(std::move(line));
   SchedulePump();
 }
 
@@ -305,27 +319,33 @@ Agent::Placement* Agent::FindPlacement(const Key& key) {
 
 void Agent::Pump(Placement& placement) {
   if (!registered_) return;
-  const Attempt& attempt = placement.attempt;
-  while (placement.lines_sent - placement.logs.acknowledged() < kWindowLines) {
-    std::vector<v1::LogLine> lines = placement.logs.Read(placement.lines_sent, kBatchLines);
-    if (lines.empty()) break;
-    v1::WorkerMessage message;
-    v1::LogBatch& batch = *message.mutable_logs();
-    batch.set_job_id(attempt.job_id());
-    batch.set_epoch(attempt.epoch());
-    batch.set_first_sequence(placement.lines_sent + 1);
-    placement.lines_sent += static_cast<int64_t>(lines.size());
-    for (v1::LogLine& line : lines) *batch.add_lines() = std::move(line);
-    connection_->Send(std::move(message));
-  }
+  for (RankLog& log : placement.logs) PumpLog(placement.attempt, log);
+  const bool logs_sent = std::all_of(placement.logs.begin(), placement.logs.end(),
+                                     [](const auto& log) { return log.sent == log.lines.last(); });
   while (placement.reports_sent < placement.reports.size()) {
     const v1::AttemptReport& report = placement.reports[placement.reports_sent];
     // A job's log is complete before its end is known.
-    if (IsTerminal(report.state()) && placement.lines_sent < placement.logs.last()) break;
+    if (IsTerminal(report.state()) && !logs_sent) break;
     v1::WorkerMessage message;
     *message.mutable_attempt() = report;
     connection_->Send(std::move(message));
     ++placement.reports_sent;
+  }
+}
+
+void Agent::PumpLog(const Attempt& attempt, RankLog& log) {
+  while (log.sent - log.lines.acknowledged() < kWindowLines) {
+    std::vector<v1::LogLine> lines = log.lines.Read(log.sent, kBatchLines);
+    if (lines.empty()) return;
+    v1::WorkerMessage message;
+    v1::LogBatch& batch = *message.mutable_logs();
+    batch.set_job_id(attempt.job_id());
+    batch.set_epoch(attempt.epoch());
+    batch.set_first_rank(log.first_rank);
+    batch.set_first_sequence(log.sent + 1);
+    log.sent += static_cast<int64_t>(lines.size());
+    for (v1::LogLine& line : lines) *batch.add_lines() = std::move(line);
+    connection_->Send(std::move(message));
   }
 }
 

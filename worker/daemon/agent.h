@@ -65,6 +65,7 @@ class Agent : private AttemptListener {
  private:
   using Key = std::pair<std::string, int64_t>;  // job id, epoch
   struct Placement;
+  struct RankLog;
   struct StoreCall;
 
   // Life of the connection.
@@ -102,6 +103,7 @@ class Agent : private AttemptListener {
   // Sending.
   Placement* FindPlacement(const Key& key);
   void Pump(Placement& placement);
+  void PumpLog(const Attempt& attempt, RankLog& log);
   void SendUnsent();
   /// Leaves what the coordinator does not know for the next daemon on the data folder.
   void KeepUnsent();

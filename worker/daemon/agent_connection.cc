@@ -150,7 +150,7 @@ void Agent::OnRegistered(const v1::Registered& registered) {
                        << key.first << " any more; killing its ranks";
       placement->attempt.Stop(/*graceful=*/false);
     }
-    placement->lines_sent = placement->logs.acknowledged();
+    for (RankLog& log : placement->logs) log.sent = log.lines.acknowledged();
     for (const v1::CheckpointReport& checkpoint : placement->checkpoints) {
       v1::WorkerMessage message;
       *message.mutable_checkpoint() = checkpoint;
@@ -216,8 +216,7 @@ void Agent::SendHeartbeat() {
   connection_->Send(std::move(message));
   metrics_.SetRunningAttempts(heartbeat.running_size());
   int64_t waiting = 0;
-  for (const auto& [key, placement] : placements_)
-    waiting += placement->logs.last() - placement->logs.acknowledged();
+  for (const auto& [key, placement] : placements_) waiting += placement->WaitingLines();
   metrics_.SetWaitingLogLines(waiting);
   metrics_.RemoveOldRuns();
   ForgetOldShares();

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <string>
 
@@ -11,11 +12,24 @@
 
 namespace weft::daemon {
 
+/// Lines of the ranks of an attempt that are here at one time.
+struct Agent::RankLog {
+  int32_t first_rank;
+  LogBuffer lines;
+  int64_t sent = 0;  // on this connection
+
+  RankLog(const Settings& settings, const v1::StartAttempt& start)
+      : first_rank(start.ranks().empty() ? 0 : start.ranks(0)),
+        lines(Env::Posix(),
+              JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch()) +
+                                             "-" + std::to_string(first_rank)),
+              LogBuffer::Limits{}) {}
+};
+
 /// An attempt, and what of it the coordinator does not know yet.
 struct Agent::Placement {
   Attempt attempt;
-  LogBuffer logs;
-  int64_t lines_sent = 0;                        // on this connection
+  std::list<RankLog> logs;                       // of ranks that were here before, then of these
   std::deque<v1::AttemptReport> reports;         // not acknowledged, oldest first
   size_t reports_sent = 0;                       // of them, on this connection
   std::deque<v1::CheckpointReport> checkpoints;  // newest
@@ -24,13 +38,17 @@ struct Agent::Placement {
 
   Placement(boost::asio::io_context& io, const Clock& clock, const Settings& settings,
             const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
-      : attempt(io, clock, settings.attempt, start, listener, metrics),
-        logs(Env::Posix(),
-             JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch())),
-             LogBuffer::Limits{}) {}
+      : attempt(io, clock, settings.attempt, start, listener, metrics) {
+    logs.emplace_back(settings, start);
+  }
 
+  int64_t WaitingLines() const {
+    int64_t waiting = 0;
+    for (const RankLog& log : logs) waiting += log.lines.last() - log.lines.acknowledged();
+    return waiting;
+  }
   /// Nothing of it is left to do or report.
-  bool Settled() const { return attempt.over() && reports.empty() && logs.empty(); }
+  bool Settled() const { return attempt.over() && reports.empty() && WaitingLines() == 0; }
 };
 
 struct Agent::StoreCall {

@@ -90,6 +90,11 @@ class AgentTest : public ::testing::Test {
   /// Rank r on GPU devices[r]; on CPUs without.
   void StartJob(const std::string& name, int64_t epoch = 1, int ranks = 2,
                 const std::vector<int64_t>& devices = {}) {
+    coordinator_.Send(StartMessage(name, epoch, ranks, devices));
+  }
+
+  v1::CoordinatorMessage StartMessage(const std::string& name, int64_t epoch, int ranks,
+                                      const std::vector<int64_t>& devices = {}) {
     v1::CoordinatorMessage message;
     v1::StartAttempt& start = *message.mutable_start();
     start.set_job_id(name);
@@ -106,7 +111,7 @@ class AgentTest : public ::testing::Test {
     Fill(*start.mutable_plan());
     if (!devices.empty()) start.mutable_plan()->set_device("cuda");
     for (int64_t device : devices) start.mutable_plan()->add_rank_devices(device);
-    coordinator_.Send(message);
+    return message;
   }
 
   /// Scalars of a plan have no presence: unset ones would be zero, out of range.
@@ -533,6 +538,49 @@ TEST_F(AgentTest, SendsAgainWhatWasNotAcknowledged) {
   EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_STARTED));
   EXPECT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
   EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.logs().first_sequence() == 1; }));
+}
+
+TEST_F(AgentTest, RanksThatComeAgainHaveALogOfTheirOwn) {
+  coordinator_.acknowledge_logs = false;
+  StartAgent();
+  v1::CoordinatorMessage message = StartMessage("finish", 1, /*ranks=*/2);
+  v1::StartAttempt& start = *message.mutable_start();
+  start.set_membership(1);
+  start.clear_ranks();
+  start.add_ranks(0);
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
+  coordinator_.ForgetMessages();
+  start.set_joins(true);
+  start.set_ranks(0, 1);
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.WaitForReport("finish", 1, v1::ATTEMPT_FINISHED));
+  const auto is_of = [](int32_t first_rank) {
+    return [first_rank](const v1::WorkerMessage& m) {
+      return m.has_logs() && m.logs().first_rank() == first_rank &&
+             m.logs().first_sequence() == 1 && m.logs().lines(0).rank() == first_rank;
+    };
+  };
+  EXPECT_TRUE(coordinator_.WaitFor(is_of(1)));
+  const auto send_again = [this] {
+    coordinator_.Stop();
+    coordinator_.ForgetMessages();
+    coordinator_.Start();
+    return coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }).has_value();
+  };
+  ASSERT_TRUE(send_again());
+  EXPECT_TRUE(coordinator_.WaitFor(is_of(0))) << "those before are not lost";
+  EXPECT_TRUE(coordinator_.WaitFor(is_of(1)));
+  v1::CoordinatorMessage ack;
+  ack.mutable_log_ack()->set_job_id("finish");
+  ack.mutable_log_ack()->set_epoch(1);
+  ack.mutable_log_ack()->set_sequence(1000);
+  coordinator_.Send(ack);
+  StopJob("other", false);  // what comes after the acknowledgement
+  ASSERT_TRUE(coordinator_.WaitForReport("other", 1, v1::ATTEMPT_STOPPED));
+  ASSERT_TRUE(send_again());
+  EXPECT_TRUE(coordinator_.WaitFor(is_of(1))) << "nobody has those of the new rank";
+  for (const v1::WorkerMessage& m : coordinator_.Messages()) EXPECT_FALSE(is_of(0)(m));
 }
 
 TEST_F(AgentTest, DialsAgainWhenTheCoordinatorStaysSilent) {
