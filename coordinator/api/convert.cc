@@ -307,6 +307,7 @@ Result<std::vector<RunningAttempt>> FromMessage(
       attempts.back().paces.push_back({item.ranks(i), "", item.rank_busy_seconds(i)});
     }
     attempts.back().membership = item.membership();
+    attempts.back().first_rank = item.first_rank();
   }
   return attempts;
 }
@@ -344,6 +345,7 @@ Result<PlacementReport> FromMessage(const v1::AttemptReport& message) {
   report.message = message.message();
   report.summary_json = message.summary_json();
   report.signal = message.signal();
+  if (message.has_first_rank()) report.first_rank = message.first_rank();
   switch (message.state()) {
     case v1::ATTEMPT_STARTED:
       report.event = PlacementEvent::kStarted;

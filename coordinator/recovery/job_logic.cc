@@ -168,6 +168,12 @@ const PlacementRecord* LivingPlacement(const JobCase& current, int64_t epoch,
   return nullptr;
 }
 
+bool AreRanksOf(const AttemptRecord& attempt, const PlacementRecord& placement,
+                std::optional<int64_t> first_rank) {
+  if (attempt.membership == 0 || !first_rank || placement.ranks.empty()) return true;
+  return placement.ranks.front() == *first_rank;
+}
+
 size_t PhaseAfter(const JobSpec& job, std::span<const AttemptRecord> attempts) {
   const auto completed = std::count_if(attempts.begin(), attempts.end(), Completed);
   return std::min(static_cast<size_t>(completed), PhaseCount(job) - 1);
@@ -260,7 +266,8 @@ Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& r
   if (change.attempt() && change.attempt()->epoch == report.epoch) {
     placement = FindPlacement(*change.attempt(), report.worker_id);
   }
-  if (placement == nullptr || change.attempt()->ended_at) {
+  if (placement == nullptr || change.attempt()->ended_at ||
+      !AreRanksOf(*change.attempt(), *placement, report.first_rank)) {
     change.Event("late report", text, report.epoch);
     return change.Finish();
   }

@@ -67,7 +67,14 @@ struct PlacementReport {
   std::string message;
   std::string summary_json;  ///< With kFinished, from the worker of rank 0.
   int64_t signal = 0;        ///< With kFailed: what killed the rank that failed first; 0: none.
+  /// Lowest of the ranks that it is of; none: of whichever are there.
+  std::optional<int64_t> first_rank = std::nullopt;
 };
+
+/// Whether ranks whose lowest is `first_rank` are those of the placement, and not others of
+/// the attempt that were on its worker before.
+bool AreRanksOf(const AttemptRecord& attempt, const PlacementRecord& placement,
+                std::optional<int64_t> first_rank);
 
 /// The life of a job as pure functions: from what is stored and what happened to the one atomic
 /// change that follows. An empty transaction means that nothing changes. The caller commits it
@@ -76,8 +83,8 @@ struct PlacementReport {
 /// Starts attempt last_epoch + 1 with `plan`; kConflict unless the job is queued.
 Result<Transaction> DispatchAttempt(const JobCase& current, const Plan& plan, double now);
 
-/// A report of the right epoch or not: older ones, and those of a worker that has no placement,
-/// only become an event "late report".
+/// A report of the right epoch or not: older ones, and those of a worker that has no placement or
+/// other ranks, only become an event "late report".
 Result<Transaction> ApplyReport(const JobCase& current, const PlacementReport& report, double now);
 
 /// The attempt cannot go on, but its ranks may still be alive (a lease ran out): stops the others

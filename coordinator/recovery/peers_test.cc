@@ -109,6 +109,20 @@ TEST_F(PeersTest, ARankJoinsWhenItIsReadyWithANumberOfItsOwn) {
   EXPECT_TRUE(life_.last.empty()) << "once";
 }
 
+TEST_F(PeersTest, WhatIsSaidLateOfRanksBeforeIsNotOfThoseThatCameAfterThem) {
+  Train({"a", "b"});
+  life_.Report("b", PlacementEvent::kLost, Reason::kWorkerLost);
+  life_.Take(AddPeer(life_.current, 1, "b", 3));
+  PlacementReport late{"b", 1, PlacementEvent::kFailed, Reason::kRankDied, "killed", ""};
+  late.first_rank = 1;
+  life_.Take(ApplyReport(life_.current, late, 4));
+  EXPECT_THAT(LastEvent(), HasSubstr("killed")) << "it is noted";
+  EXPECT_EQ(attempt().placements[1].state, PlacementState::kDispatched);
+  late.first_rank = 2;
+  life_.Take(ApplyReport(life_.current, late, 5));
+  EXPECT_EQ(attempt().placements[1].state, PlacementState::kFailed);
+}
+
 TEST_F(PeersTest, OneThatFailsBeforeItHasJoinedHarmsNobody) {
   Train({"a", "b"}, 2);
   life_.Take(AddPeer(life_.current, 1, "c", 3));

@@ -93,6 +93,28 @@ TEST_F(ServicePeersTest, ALostWorkerKeepsTheAttemptAndOneThatComesBackJoinsIt) {
   EXPECT_EQ(service_->Get(id)->attempts.size(), 1u);
 }
 
+TEST_F(ServicePeersTest, WhatAWorkerSaysOfRanksBeforeIsNotOfThoseThatStartThere) {
+  auto a = Attach("a"), b = Attach("b");
+  const std::string id = Train({a, b});
+  service_->Detach(b);
+  Pass(20, {a}, {Running(id, 1)});
+  auto back = Attach("b", 0, {}, "another process");
+  ASSERT_TRUE(back->Saw("start " + id + " 1"));
+  // As the daemon before has left it.
+  RunningAttempt before = Running(id, 1);
+  before.first_rank = 1;
+  Beat(back, before);
+  PlacementReport late{"", 1, PlacementEvent::kFailed, Reason::kWorkerLost, "gave it up", ""};
+  late.first_rank = 1;
+  service_->Report(back, id, late);
+  ASSERT_TRUE(back->Saw("ack " + id));
+  EXPECT_FALSE(back->Saw("stop", milliseconds(50))) << "that would stop the new rank";
+  RunningAttempt joining = Running(id, 2, "joining");
+  joining.first_rank = 2;
+  Beat(back, joining);
+  EXPECT_TRUE(a->Saw("membership " + id + " 3: 0 2"));
+}
+
 TEST_F(ServicePeersTest, LateLinesOfARankThatWasOnTheWorkerBeforeAreStoredOnce) {
   auto a = Attach("a"), b = Attach("b");
   const std::string id = Train({a, b});

@@ -21,7 +21,8 @@ constexpr size_t kMostLogPlaces = 1000;
 /// Whether the report is of ranks that take part in the attempt, and were not to leave it.
 bool IsMember(const JobCase& current, const PlacementReport& report) {
   const PlacementRecord* placement = LivingPlacement(current, report.epoch, report.worker_id);
-  return placement == nullptr || placement->part == PlacementPart::kMember;
+  return placement == nullptr || (placement->part == PlacementPart::kMember &&
+                                  AreRanksOf(*current.attempt, *placement, report.first_rank));
 }
 
 /// Whether ranks of the attempt `epoch` are or were on the worker, and that one is `newest`.
@@ -109,6 +110,7 @@ void Service::DoubtEnd(const std::string& job_id, PlacementReport& report) {
   // Only the worker of rank 0 has the numbers of the whole job. It reports them and the
   // checkpoint with which every training ends, before it reports the end.
   if (placement == nullptr || placement->ranks.empty() ||
+      !AreRanksOf(*live.current.attempt, *placement, report.first_rank) ||
       !HasFirstRank(*live.current.attempt, *placement)) {
     return;
   }

@@ -177,6 +177,7 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
       continue;
     }
     LiveJob& live = *it->second;
+    if (!AreRanksOf(*live.current.attempt, *placement, item.first_rank)) continue;
     live.placements[worker_id].listed_at = clock_.Monotonic();
     live.placements[worker_id].activity = item.activity;
     live.placements[worker_id].paces = item.paces;
@@ -189,8 +190,10 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
       adopted->push_back({item.job_id, item.epoch});
     }
     if (placement->state == PlacementState::kDispatched) {
-      PlacementReport started{worker_id,     item.epoch, PlacementEvent::kStarted,
-                              Reason::kNone, "",         ""};
+      PlacementReport started;
+      started.worker_id = worker_id;
+      started.epoch = item.epoch;
+      started.first_rank = item.first_rank;
       Change(
           item.job_id,
           [this, started](const JobCase& current) {
@@ -215,7 +218,8 @@ void Service::FindMissing(const std::string& worker_id, Session& session, bool r
     const PlacementRecord* placement = LivingPlacement(live.current, epoch, worker_id);
     if (placement == nullptr) continue;
     bool listed = std::any_of(running.begin(), running.end(), [&](const RunningAttempt& item) {
-      return item.job_id == job_id && item.epoch == epoch;
+      return item.job_id == job_id && item.epoch == epoch &&
+             AreRanksOf(*live.current.attempt, *placement, item.first_rank);
     });
     if (listed) continue;
     bool never = placement->state == PlacementState::kDispatched;
@@ -237,6 +241,11 @@ void Service::FindMissing(const std::string& worker_id, Session& session, bool r
 void Service::LoseShare(const std::string& job_id, int64_t epoch, const std::string& worker_id,
                         const std::string& why, Reason reason) {
   PlacementReport lost{worker_id, epoch, PlacementEvent::kLost, reason, why, ""};
+  // By the time that it is stored others may have come.
+  const PlacementRecord* placement = LivingPlacement(live_.at(job_id)->current, epoch, worker_id);
+  if (placement != nullptr && !placement->ranks.empty()) {
+    lost.first_rank = placement->ranks.front();
+  }
   Change(
       job_id,
       [this, lost](const JobCase& current) {

@@ -28,9 +28,10 @@ struct RunningAttempt {
   PlacementActivity activity = {};  ///< Without worker_id.
   double checkpoint_seconds = 0;    ///< Training waited for checkpoints.
   double evaluation_seconds = 0;
-  double data_wait_seconds = 0;      ///< Of the rank that waited longest for data.
-  std::vector<RankPace> paces = {};  ///< Without worker_id.
-  int64_t membership = 0;            ///< Newest that its ranks know.
+  double data_wait_seconds = 0;                      ///< Of the rank that waited longest for data.
+  std::vector<RankPace> paces = {};                  ///< Without worker_id.
+  int64_t membership = 0;                            ///< Newest that its ranks know.
+  std::optional<int64_t> first_rank = std::nullopt;  ///< Lowest of its ranks, as far as known.
 };
 
 /// The ranks of a running attempt whose ranks come and go, from its next outer step on.

@@ -356,6 +356,7 @@ RunningAttempt Ranks::Describe(const RankListener& worker, const Key& key) const
   const Gang& gang = *found->second;
   const auto member = gang.members.find(worker.id());
   const double step_seconds = ToSeconds(gang.step_time);
+  if (member != gang.members.end()) running.first_rank = member->second->ranks.front();
   if (member != gang.members.end() && member->second->started) {
     const bool joins = gang.elastic && gang.meets && (gang.waits || !member->second->trained);
     running.activity.activity = joins ? "joining" : gang.meets ? "training" : "starting";

@@ -297,9 +297,9 @@ void Worker::OnStart(const StartOrder& order) {
   const Key key{order.job_id, order.epoch};
   // A running attempt may get ranks here again, which have greater numbers than those before.
   if (const auto before = shares_.find(key); before != shares_.end()) {
-    const bool again = order.joins && before->second.over && !order.ranks.empty() &&
-                       order.ranks.front() > before->second.logs.back().first_rank;
+    const bool again = order.joins && order.ranks.front() > before->second.logs.back().first_rank;
     if (!again) return;
+    if (!before->second.over) OnStop(order.job_id, order.epoch, false);
   }
   int64_t& newest = newest_epoch_[order.job_id];
   if (order.epoch < newest || (order.epoch == newest && !order.joins)) {
@@ -369,6 +369,7 @@ void Worker::OnReport(const Key& key, PlacementReport report) {
   const auto found = shares_.find(key);
   if (found == shares_.end()) return;
   Share& share = found->second;
+  report.first_rank = share.logs.back().first_rank;
   const bool ends = IsEnd(report.event);
   if (ends) share.over = true;
   share.reports.push_back(std::move(report));

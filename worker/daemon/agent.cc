@@ -1,6 +1,7 @@
 #include "worker/daemon/agent.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <list>
 #include <optional>
 #include <set>
@@ -90,11 +91,14 @@ void Agent::OnStart(const v1::StartAttempt& start) {
   Key key{start.job_id(), start.epoch()};
   // Delivered at least once, and perhaps late. A running attempt may get ranks here again, which
   // have greater numbers than those before.
-  if (const Placement* before = FindPlacement(key); before != nullptr) {
-    const auto& ranks = before->attempt.ranks();
-    const bool again = start.joins() && before->attempt.over() && !ranks.empty() &&
-                       !start.ranks().empty() && start.ranks(0) > ranks.Get(0);
+  if (Placement* before = FindPlacement(key); before != nullptr) {
+    const bool again =
+        start.joins() && !start.ranks().empty() && start.ranks(0) > before->attempt.first_rank();
     if (!again) return;
+    if (!before->attempt.over()) {
+      before->next = start;
+      return before->attempt.Stop(/*graceful=*/false);
+    }
   }
   int64_t& newest = newest_epoch_[start.job_id()];
   if (start.epoch() < newest || (start.epoch() == newest && !start.joins())) {
@@ -166,6 +170,7 @@ void Agent::OnStop(const v1::StopAttempt& stop) {
   if (placement == nullptr) {
     return SendStopped(stop.job_id(), stop.epoch(), "no rank of this attempt runs here");
   }
+  placement->next.reset();
   placement->attempt.Stop(stop.graceful());
 }
 
@@ -257,6 +262,10 @@ void Agent::OnReport(v1::AttemptReport report) {
              entry.second.request.epoch() == report.epoch();
     });
     placement->set.clear();
+    if (placement->next) {
+      boost::asio::post(io_, [this, start = *std::move(placement->next)] { OnStart(start); });
+      placement->next.reset();
+    }
   }
   bool terminal = IsTerminal(report.state());
   placement->reports.push_back(std::move(report));
@@ -408,6 +417,7 @@ void Agent::SendRefused(const v1::StartAttempt& start, const Status& why) {
   v1::AttemptReport& report = *out.mutable_attempt();
   report.set_job_id(start.job_id());
   report.set_epoch(start.epoch());
+  if (!start.ranks().empty()) report.set_first_rank(start.ranks(0));
   report.set_state(v1::ATTEMPT_FAILED);
   report.set_reason(v1::USER_ERROR);
   report.set_message(why.message());

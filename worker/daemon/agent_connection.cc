@@ -242,6 +242,7 @@ void Agent::ScheduleLeaseCheck() {
 void Agent::GiveUpWork() {
   bool any = false;
   for (auto& [key, placement] : placements_) {
+    placement->next.reset();
     if (placement->attempt.over()) continue;
     any = true;
     placement->attempt.Abort(v1::WORKER_LOST, "the worker's lease ran out, so it killed its ranks");

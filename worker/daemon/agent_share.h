@@ -5,6 +5,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/env.h"
@@ -18,10 +19,10 @@ struct Agent::RankLog {
   LogBuffer lines;
   int64_t sent = 0;  // on this connection
 
-  RankLog(const Settings& settings, const v1::StartAttempt& start)
-      : first_rank(start.ranks().empty() ? 0 : start.ranks(0)),
+  RankLog(const Settings& settings, const Attempt& attempt)
+      : first_rank(attempt.first_rank()),
         lines(Env::Posix(),
-              JoinPath(settings.log_dir, start.job_id() + "-" + std::to_string(start.epoch()) +
+              JoinPath(settings.log_dir, attempt.job_id() + "-" + std::to_string(attempt.epoch()) +
                                              "-" + std::to_string(first_rank)),
               LogBuffer::Limits{}) {}
 };
@@ -35,11 +36,12 @@ struct Agent::Placement {
   std::deque<v1::CheckpointReport> checkpoints;  // newest
   std::map<std::string, v1::StoreRequest> set;   // what its ranks have set, by key
   std::chrono::nanoseconds ended_at{0};
+  std::optional<v1::StartAttempt> next;  // ranks that start here once these are over
 
   Placement(boost::asio::io_context& io, const Clock& clock, const Settings& settings,
             const v1::StartAttempt& start, AttemptListener& listener, Metrics& metrics)
       : attempt(io, clock, settings.attempt, start, listener, metrics) {
-    logs.emplace_back(settings, start);
+    logs.emplace_back(settings, attempt);
   }
 
   int64_t WaitingLines() const {

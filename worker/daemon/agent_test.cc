@@ -583,6 +583,38 @@ TEST_F(AgentTest, RanksThatComeAgainHaveALogOfTheirOwn) {
   for (const v1::WorkerMessage& m : coordinator_.Messages()) EXPECT_FALSE(is_of(0)(m));
 }
 
+TEST_F(AgentTest, RanksThatComeAgainTakeThePlaceOfThoseThatAreThereStill) {
+  StartAgent();
+  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
+  v1::StartAttempt& start = *message.mutable_start();
+  start.set_membership(1);
+  start.set_joins(true);
+  start.clear_ranks();
+  start.add_ranks(1);
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  coordinator_.ForgetMessages();
+  start.set_ranks(0, 2);
+  coordinator_.Send(message);
+  const auto trains = [](const v1::WorkerMessage& m) {
+    return m.attempt().state() == v1::ATTEMPT_TRAINING && m.attempt().first_rank() == 2;
+  };
+  EXPECT_TRUE(coordinator_.WaitFor(trains));
+  EXPECT_EQ(FindProcesses({owner_}).size(), 1u);
+  // The order before comes late.
+  start.set_ranks(0, 1);
+  coordinator_.Send(message);
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    return m.heartbeat().running_size() == 1 && m.heartbeat().running(0).ranks_size() == 1 &&
+           m.heartbeat().running(0).ranks(0) == 2;
+  }));
+  StopJob("wait", false);
+  EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
+    return m.attempt().state() == v1::ATTEMPT_STOPPED && m.attempt().first_rank() == 2;
+  }));
+  EXPECT_TRUE(FindProcesses({owner_}).empty());
+}
+
 TEST_F(AgentTest, DialsAgainWhenTheCoordinatorStaysSilent) {
   coordinator_.lease_seconds = 1;
   StartAgent();

@@ -362,6 +362,7 @@ v1::AttemptReport Attempt::NewReport(v1::AttemptState state) const {
   report.set_job_id(job_id());
   report.set_epoch(epoch());
   report.set_state(state);
+  report.set_first_rank(first_rank());
   return report;
 }
 
@@ -400,6 +401,7 @@ v1::RunningAttempt Attempt::Running() {
   v1::RunningAttempt running;
   running.set_job_id(job_id());
   running.set_epoch(epoch());
+  running.set_first_rank(first_rank());
   const bool paced = std::any_of(ranks_.begin(), ranks_.end(),
                                  [](const auto& rank) { return rank->busy_seconds > 0; });
   for (const auto& rank : ranks_) {

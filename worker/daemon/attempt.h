@@ -99,6 +99,7 @@ class Attempt {
   bool elastic() const { return start_.membership() > 0; }
   /// Numbers of the ranks here.
   const google::protobuf::RepeatedField<int32_t>& ranks() const { return start_.ranks(); }
+  int32_t first_rank() const { return ranks().empty() ? 0 : ranks().Get(0); }
   /// All ranks are gone and the end is reported.
   bool over() const { return over_; }
   /// For heartbeats: living ranks, progress, and what they do.
