@@ -14,8 +14,9 @@
 # them shapes of all kinds.
 # Days are those of the last commit: the same commit always runs the same programs.
 # --all: every test, which builds everything twice more.
-# --threads: what takes turns under ThreadSanitizer, all of it, and the coordinator and the worker
-# with their remote calls.
+# --threads: what takes turns under ThreadSanitizer, all of it, and the parts of the worker's daemon.
+# Nothing with remote calls: gRPC is not instrumented and has locks of its own, so that whatever
+# passes through it looks like a race.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,6 +41,8 @@ if [ "${1:-}" = --one ]; then  # a program that run built
     *" engine_experts_test") filter+=':*LeavesTheSameBits:*LeaveTheSameBits' ;;
     # The planner's other searches run on one thread each.
     "tsan weft_planner_test") filter='*OnAnyNumberOfThreads*' ;;
+    # These have remote calls.
+    "tsan daemon_test") filter='-AgentTest.*:Health.AWorkerOnAFullDisk*' ;;
   esac
   if ! "build/$2/bin/$3" --gtest_brief=1 --gtest_filter="$filter" >"$log" 2>&1; then
     cat "$log"
@@ -118,7 +121,7 @@ run() {
 }
 
 if [ "${1:-}" = --threads ]; then
-  programs=(coordinator_api_test daemon_test trainer_control_test)
+  programs=(daemon_test trainer_control_test)
   for one in "${turns[@]}"; do
     read -r -d '' -a of_turn <<<"$one" || true
     if [ "${of_turn[0]}" = tsan ]; then programs+=("${of_turn[@]:1}"); fi

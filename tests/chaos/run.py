@@ -291,7 +291,7 @@ class Runner:
         clean = len(re.findall(r"^sanitized: tsan \w+$", done.stdout, re.M))
         if done.returncode != 0:
             print(done.stdout[-4000:])
-        self.figures.add(32, f"{asked} test programs of parts and of what they tell each other, under "
+        self.figures.add(32, f"{asked} test programs of parts that have threads, without remote calls, under "
                          "ThreadSanitizer: with findings", asked - clean, "0", "",
                          done.returncode == 0 and asked > 0 and clean == asked)
 
