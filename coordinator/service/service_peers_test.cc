@@ -6,7 +6,7 @@
 namespace weft::coordinator {
 namespace {
 
-using ::testing::HasSubstr;
+using ::testing::ElementsAre;
 
 class ServicePeersTest : public ServiceTest {
  protected:
@@ -143,7 +143,7 @@ TEST_F(ServicePeersTest, LateLinesOfARankThatWasOnTheWorkerBeforeAreStoredOnce) 
   const std::vector<LogRecord> stored = *store_->ReadLogs({.job_id = id, .rank = {}, .epoch = {}});
   std::vector<std::string> texts;
   for (const LogRecord& line : stored) texts.push_back(line.text);
-  EXPECT_THAT(texts, ::testing::ElementsAre("1.1", "1.2", "2.1", "1.3"));
+  EXPECT_THAT(texts, ElementsAre("1.1", "1.2", "2.1", "1.3"));
 }
 
 TEST_F(ServicePeersTest, AWorkerThatDoesNotKnowTheNewestMembershipLearnsItAgain) {
