@@ -67,7 +67,7 @@ struct PlacementReport {
   std::string message;
   std::string summary_json;  ///< With kFinished, from the worker of rank 0.
   int64_t signal = 0;        ///< With kFailed: what killed the rank that failed first; 0: none.
-  /// Lowest of the ranks that it is of; none: of whichever are there.
+  /// Lowest of the ranks that it is about; none: those that the worker has.
   std::optional<int64_t> first_rank = std::nullopt;
 };
 

@@ -263,8 +263,11 @@ void Agent::OnReport(v1::AttemptReport report) {
     });
     placement->set.clear();
     if (placement->next) {
-      boost::asio::post(io_, [this, start = *std::move(placement->next)] { OnStart(start); });
-      placement->next.reset();
+      // Not from a call of the attempt that ends with it. A stop may come before.
+      boost::asio::post(io_, [this, key = Key{report.job_id(), report.epoch()}] {
+        const Placement* over = FindPlacement(key);
+        if (over != nullptr && over->next) OnStart(v1::StartAttempt(*over->next));
+      });
     }
   }
   bool terminal = IsTerminal(report.state());
