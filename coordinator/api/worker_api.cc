@@ -129,12 +129,13 @@ class AttachStream : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Coord
     Send(std::move(message));
   }
 
-  void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) override {
+  void AckReport(const std::string& job_id, const PlacementReport& report) override {
     v1::CoordinatorMessage message;
     v1::AttemptAck& ack = *message.mutable_attempt_ack();
     ack.set_job_id(job_id);
-    ack.set_epoch(epoch);
-    ack.set_state(ToMessage(event));
+    ack.set_epoch(report.epoch);
+    ack.set_state(ToMessage(report.event));
+    if (report.first_rank) ack.set_first_rank(static_cast<int32_t>(*report.first_rank));
     Send(std::move(message));
   }
 

@@ -51,6 +51,26 @@ TEST_F(ApiTest, AWorkerThatReportsSuccessWithoutTrainingIsNotBelieved) {
   EXPECT_FALSE(job.progress().has_checkpoint_step());
 }
 
+TEST_F(ApiTest, AnAcknowledgementIsOfTheRanksThatTheReportIsOf) {
+  auto worker = Worker(FakeWorker::Hello("a"));
+  v1::WorkerMessage message;
+  message.mutable_attempt()->set_job_id("ended");
+  message.mutable_attempt()->set_epoch(2);
+  message.mutable_attempt()->set_state(v1::ATTEMPT_STOPPED);
+  worker->Send(message);
+  auto ack = worker->Await(kAttemptAck);
+  ASSERT_TRUE(ack);
+  EXPECT_FALSE(ack->attempt_ack().has_first_rank());
+  message.mutable_attempt()->set_first_rank(3);
+  worker->Send(message);
+  ack = worker->Await(kAttemptAck);
+  ASSERT_TRUE(ack);
+  EXPECT_EQ(ack->attempt_ack().job_id(), "ended");
+  EXPECT_EQ(ack->attempt_ack().epoch(), 2);
+  EXPECT_EQ(ack->attempt_ack().state(), v1::ATTEMPT_STOPPED);
+  EXPECT_EQ(ack->attempt_ack().first_rank(), 3);
+}
+
 TEST_F(ApiTest, AnUndeliveredStartIsDeliveredAfterTheRestart) {
   auto worker = Worker(FakeWorker::Hello("a"));
   std::string id = MustSubmit(Spec());

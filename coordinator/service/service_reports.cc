@@ -51,7 +51,7 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
     Session* session = SessionOf(link, "report", &report.worker_id);
     if (session == nullptr) return;
     if (Status fail = Failpoint("coordinator.attempt.report.before_commit"); !fail.ok()) return;
-    const PlacementEvent said = report.event;
+    const PlacementReport said = report;
     DoubtEnd(job_id, report);
     if (auto it = live_.find(job_id); it != live_.end() && it->second->dispatched_at) {
       metrics_.Dispatched(ToSeconds(clock_.Monotonic() - *it->second->dispatched_at));
@@ -86,10 +86,10 @@ void Service::Report(const std::shared_ptr<WorkerLink>& link, const std::string&
         }
         return ApplyReport(current, report, clock_.UnixSeconds());
       };
-      auto done = [link, job_id, epoch = told.epoch, said](const Status& status) {
+      auto done = [link, job_id, said](const Status& status) {
         if (!status.ok() && status.code() != StatusCode::kNotFound) return;
         if (!Failpoint("coordinator.attempt.report.after_commit").ok()) return;
-        link->AckReport(job_id, epoch, said);
+        link->AckReport(job_id, said);
         (void)Failpoint("coordinator.attempt.report.after_ack");
       };
       Change(job_id, decide, done, true);

@@ -54,8 +54,8 @@ class FakeLink : public WorkerLink {
     for (const int64_t rank : order.gone) note += " " + std::to_string(rank);
     Note(note);
   }
-  void AckReport(const std::string& job, int64_t epoch, PlacementEvent) override {
-    Note("ack " + job + " " + std::to_string(epoch));
+  void AckReport(const std::string& job, const PlacementReport& report) override {
+    Note("ack " + job + " " + std::to_string(report.epoch));
   }
   void AckLogs(const LogAppend&, int64_t position) override {
     Note("logs " + std::to_string(position));

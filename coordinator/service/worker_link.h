@@ -106,7 +106,8 @@ class WorkerLink {
   virtual void Stop(const std::string& job_id, int64_t epoch, bool graceful) = 0;
   /// Sent again until the worker says that its ranks know it.
   virtual void SetMembership(const MembershipOrder& order) = 0;
-  virtual void AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) = 0;
+  /// `report`, as it came, is stored.
+  virtual void AckReport(const std::string& job_id, const PlacementReport& report) = 0;
   /// The log that `logs` are of is stored up to `position`.
   virtual void AckLogs(const LogAppend& logs, int64_t position) = 0;
   virtual void ReplyStore(int64_t request_id, const Result<std::string>& value) = 0;

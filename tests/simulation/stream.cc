@@ -9,7 +9,7 @@ namespace weft::simulation {
 
 using coordinator::AttemptKey;
 using coordinator::MembershipOrder;
-using coordinator::PlacementEvent;
+using coordinator::PlacementReport;
 using coordinator::Service;
 using coordinator::StartOrder;
 using std::chrono::microseconds;
@@ -107,8 +107,8 @@ void Stream::SetMembership(const MembershipOrder& order) {
   ToWorker([order](Worker& worker) { worker.OnMembership(order); });
 }
 
-void Stream::AckReport(const std::string& job_id, int64_t epoch, PlacementEvent event) {
-  ToWorker([=](Worker& worker) { worker.OnReportAck(job_id, epoch, event); });
+void Stream::AckReport(const std::string& job_id, const PlacementReport& report) {
+  ToWorker([=](Worker& worker) { worker.OnReportAck({job_id, report.epoch}, report); });
 }
 
 void Stream::AckLogs(const coordinator::LogAppend& logs, int64_t position) {

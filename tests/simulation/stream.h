@@ -41,8 +41,7 @@ class Stream : public coordinator::WorkerLink, public std::enable_shared_from_th
   void Start(const coordinator::StartOrder& order) override;
   void Stop(const std::string& job_id, int64_t epoch, bool graceful) override;
   void SetMembership(const coordinator::MembershipOrder& order) override;
-  void AckReport(const std::string& job_id, int64_t epoch,
-                 coordinator::PlacementEvent event) override;
+  void AckReport(const std::string& job_id, const coordinator::PlacementReport& report) override;
   void AckLogs(const coordinator::LogAppend& logs, int64_t position) override;
   void ReplyStore(int64_t, const Result<std::string>&) override {}
   void Profile(int64_t, const coordinator::AttemptKey&, int64_t) override {}

@@ -455,22 +455,21 @@ void Worker::SendStopped(const std::string& job_id, int64_t epoch) {
   SendReport({job_id, epoch}, report);
 }
 
-void Worker::OnReportAck(const std::string& job_id, int64_t epoch, PlacementEvent event) {
-  const Key key{job_id, epoch};
+void Worker::OnReportAck(const Key& key, const PlacementReport& answered) {
+  const auto is_answered = [&](const PlacementReport& report) {
+    return report.event == answered.event && report.first_rank == answered.first_rank;
+  };
   if (const auto old = unsent_.find(key); old != unsent_.end()) {
-    while (!old->second.share.reports.empty()) {
-      const bool named = old->second.share.reports.front().event == event;
-      old->second.share.reports.pop_front();
-      if (named) break;
-    }
-    if (old->second.share.reports.empty()) unsent_.erase(old);
+    auto& reports = old->second.share.reports;
+    const auto named = std::find_if(reports.begin(), reports.end(), is_answered);
+    if (named != reports.end()) reports.erase(reports.begin(), named + 1);
+    if (reports.empty()) unsent_.erase(old);
   }
   const auto found = shares_.find(key);
   if (found == shares_.end()) return;
   Share& share = found->second;
   const auto sent_end = share.reports.begin() + static_cast<std::ptrdiff_t>(share.sent);
-  const auto named = std::find_if(share.reports.begin(), sent_end,
-                                  [&](const auto& report) { return report.event == event; });
+  const auto named = std::find_if(share.reports.begin(), sent_end, is_answered);
   if (named == sent_end) return;  // it was of ranks that were here before
   share.sent -= static_cast<size_t>(named + 1 - share.reports.begin());
   share.reports.erase(share.reports.begin(), named + 1);

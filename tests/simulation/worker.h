@@ -61,7 +61,7 @@ class Worker : public RankListener {
   void OnStart(const coordinator::StartOrder& order);
   void OnMembership(const coordinator::MembershipOrder& order);
   void OnStop(const std::string& job_id, int64_t epoch, bool graceful);
-  void OnReportAck(const std::string& job_id, int64_t epoch, coordinator::PlacementEvent event);
+  void OnReportAck(const Key& key, const coordinator::PlacementReport& answered);
   void OnLogAck(const Key& key, int64_t first_rank, int64_t position);
   void OnCheckHealth(int64_t request_id);
   void OnClosed();

@@ -239,8 +239,8 @@ void Agent::OnAttemptAck(const v1::AttemptAck& ack) {
   // ranks that were here before.
   auto& reports = placement->reports;
   const auto sent_end = reports.begin() + static_cast<std::ptrdiff_t>(placement->reports_sent);
-  const auto named = std::find_if(
-      reports.begin(), sent_end, [&](const auto& report) { return report.state() == ack.state(); });
+  const auto named = std::find_if(reports.begin(), sent_end,
+                                  [&](const auto& report) { return Answers(ack, report); });
   if (named == sent_end) return;
   placement->reports_sent -= static_cast<size_t>(named + 1 - reports.begin());
   reports.erase(reports.begin(), named + 1);

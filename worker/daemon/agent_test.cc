@@ -615,6 +615,72 @@ TEST_F(AgentTest, RanksThatComeAgainTakeThePlaceOfThoseThatAreThereStill) {
   EXPECT_TRUE(FindProcesses({owner_}).empty());
 }
 
+TEST_F(AgentTest, RanksThatWaitForOthersToEndDoNotStartAfterAStop) {
+  StartAgent();
+  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
+  v1::StartAttempt& start = *message.mutable_start();
+  start.set_membership(1);
+  start.set_joins(true);
+  start.clear_ranks();
+  start.add_ranks(1);
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  start.set_ranks(0, 2);
+  coordinator_.Send(message);
+  StopJob("wait", false);
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
+  StopJob("other", false);  // what comes after a start that was due
+  ASSERT_TRUE(coordinator_.WaitForReport("other", 1, v1::ATTEMPT_STOPPED));
+  EXPECT_TRUE(FindProcesses({owner_}).empty());
+  for (const v1::WorkerMessage& m : coordinator_.Messages()) {
+    EXPECT_NE(m.attempt().first_rank(), 2) << m.attempt().DebugString();
+  }
+}
+
+TEST_F(AgentTest, AnAcknowledgementOfTheRanksBeforeIsNoneOfThoseThatFollowThem) {
+  coordinator_.acknowledge_reports = false;
+  StartAgent();
+  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
+  v1::StartAttempt& start = *message.mutable_start();
+  start.set_membership(1);
+  start.set_joins(true);
+  start.clear_ranks();
+  start.add_ranks(1);
+  coordinator_.Send(message);
+  ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
+  start.set_ranks(0, 2);
+  coordinator_.Send(message);
+  const auto trains = [](const v1::WorkerMessage& m) {
+    return m.attempt().state() == v1::ATTEMPT_TRAINING && m.attempt().first_rank() == 2;
+  };
+  ASSERT_TRUE(coordinator_.WaitFor(trains));
+  const auto acknowledge_and_dial_again = [this](int32_t first_rank) {
+    v1::CoordinatorMessage answer;
+    v1::AttemptAck& ack = *answer.mutable_attempt_ack();
+    ack.set_job_id("wait");
+    ack.set_epoch(1);
+    ack.set_state(v1::ATTEMPT_TRAINING);
+    ack.set_first_rank(first_rank);
+    coordinator_.Send(answer);
+    coordinator_.ForgetMessages();
+    StopJob("other", false);  // what comes after the acknowledgement
+    EXPECT_TRUE(coordinator_.WaitForReport("other", 1, v1::ATTEMPT_STOPPED));
+    coordinator_.Stop();
+    coordinator_.ForgetMessages();
+    v1::AttemptKey key;
+    key.set_job_id("wait");
+    key.set_epoch(1);
+    coordinator_.adopt = {key};
+    coordinator_.Start();
+    EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }));
+  };
+  acknowledge_and_dial_again(1);
+  EXPECT_TRUE(coordinator_.WaitFor(trains)) << "nobody has that of the new rank";
+  acknowledge_and_dial_again(2);
+  EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_heartbeat(); }));
+  for (const v1::WorkerMessage& m : coordinator_.Messages()) EXPECT_FALSE(trains(m));
+}
+
 TEST_F(AgentTest, DialsAgainWhenTheCoordinatorStaysSilent) {
   coordinator_.lease_seconds = 1;
   StartAgent();
@@ -683,6 +749,7 @@ TEST_F(AgentTest, TheNextOneTellsTheEndsOfADrainWithoutCoordinator) {
   ack.mutable_attempt_ack()->set_job_id("wait");
   ack.mutable_attempt_ack()->set_epoch(1);
   ack.mutable_attempt_ack()->set_state(v1::ATTEMPT_STOPPED);
+  ack.mutable_attempt_ack()->set_first_rank(0);
   coordinator_.Send(ack);
   coordinator_.ForgetMessages();
   EXPECT_TRUE(coordinator_.WaitFor(

@@ -62,6 +62,12 @@ Result<std::vector<UnsentAttempt>> Decode(const std::string& text) {
 
 }  // namespace
 
+bool Answers(const v1::AttemptAck& ack, const v1::AttemptReport& report) {
+  return ack.job_id() == report.job_id() && ack.epoch() == report.epoch() &&
+         ack.state() == report.state() && ack.has_first_rank() == report.has_first_rank() &&
+         ack.first_rank() == report.first_rank();
+}
+
 UnsentReports::UnsentReports(std::string path) : path_(std::move(path)) {
   if (path_.empty() || !Env::Posix().FileExists(path_)) return;
   const Result<std::string> text = ReadFile(Env::Posix(), path_, kMostBytes);
@@ -82,7 +88,7 @@ void UnsentReports::Acknowledge(const v1::AttemptAck& ack) {
   if (attempt == attempts_.end()) return;
   const auto named =
       std::find_if(attempt->reports.begin(), attempt->reports.end(),
-                   [&](const v1::AttemptReport& report) { return report.state() == ack.state(); });
+                   [&](const v1::AttemptReport& report) { return Answers(ack, report); });
   if (named == attempt->reports.end()) return;
   attempt->reports.erase(attempt->reports.begin(), named + 1);
   if (attempt->reports.empty()) attempts_.erase(attempt);

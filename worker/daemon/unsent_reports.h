@@ -15,6 +15,10 @@ struct UnsentAttempt {
   std::vector<v1::AttemptReport> reports;         ///< Not acknowledged, oldest first.
 };
 
+/// Whether `ack` is of `report`: of ranks that are on a worker one after the other, only those that
+/// it names.
+bool Answers(const v1::AttemptAck& ack, const v1::AttemptReport& report);
+
 /// Ends of attempts that a daemon could not report before it ended itself, because the coordinator
 /// was away. They are kept in its data folder, and the next daemon there reports them: ranks that
 /// saved and stopped did not die. Their log lines are lost.

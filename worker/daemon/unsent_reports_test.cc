@@ -30,14 +30,17 @@ class UnsentReportsTest : public ::testing::Test {
       report.set_job_id(job);
       report.set_epoch(2);
       report.set_state(state);
+      report.set_first_rank(0);
     }
     return attempt;
   }
-  static v1::AttemptAck Ack(const std::string& job, v1::AttemptState state) {
+  static v1::AttemptAck Ack(const std::string& job, v1::AttemptState state,
+                            int32_t first_rank = 0) {
     v1::AttemptAck ack;
     ack.set_job_id(job);
     ack.set_epoch(2);
     ack.set_state(state);
+    ack.set_first_rank(first_rank);
     return ack;
   }
 
@@ -56,6 +59,7 @@ TEST_F(UnsentReportsTest, AreThereForTheNextDaemonUntilTheyAreAcknowledged) {
     second.Acknowledge(Ack("a", v1::ATTEMPT_STOPPED));  // answers all up to it
     second.Acknowledge(Ack("b", v1::ATTEMPT_TRAINING));
     second.Acknowledge(Ack("c", v1::ATTEMPT_STOPPED));
+    second.Acknowledge(Ack("b", v1::ATTEMPT_STOPPED, /*first_rank=*/1));  // of other ranks
     // It ends with an attempt of its own.
     second.Keep({Ended("d", 1)});
   }

@@ -120,6 +120,9 @@ class FakeCoordinator : private v1::WorkerService::Service {
         reply.mutable_attempt_ack()->set_job_id(message.attempt().job_id());
         reply.mutable_attempt_ack()->set_epoch(message.attempt().epoch());
         reply.mutable_attempt_ack()->set_state(message.attempt().state());
+        if (message.attempt().has_first_rank()) {
+          reply.mutable_attempt_ack()->set_first_rank(message.attempt().first_rank());
+        }
       } else if (message.has_store()) {
         Answer(message.store(), reply);
       }
