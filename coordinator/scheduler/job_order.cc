@@ -6,6 +6,8 @@
 namespace weft::coordinator {
 namespace {
 
+constexpr size_t kAhead = 4;  ///< Jobs that are fetched before their turn.
+
 /// What is known of the job's size, by a measurement before a plan.
 std::optional<JobSize> KnownSize(const QueuedJob& job) {
   if (job.last_plan != nullptr) {
@@ -128,7 +130,10 @@ const RankedJob* JobOrder::Next() {
   size_t best = held_.size();
   for (const size_t top : tops_) best = Better(best, Best(top));
   if (best == held_.size()) return nullptr;
-  const RankedJob* job = &leaves_[best].jobs[leaves_[best].next++];
+  Leaf& leaf = leaves_[best];
+  const RankedJob* job = &leaf.jobs[leaf.next++];
+  // Jobs lie in another order, and are looked at soon.
+  if (leaf.next + kAhead < leaf.jobs.size()) __builtin_prefetch(leaf.jobs[leaf.next + kAhead].job);
   held_.Take(best, job->turn.amount);
   return job;
 }

@@ -244,6 +244,7 @@ void SchedulingPass::Backfill(const Candidate& candidate) {
     std::optional<Plan> apart = PlaceIn(reservation_->left, candidate.job, *wanted);
     if (apart && free_.Fits(*apart)) return Start(ranked, *std::move(apart));
     if (YieldsToReservation(ranked, *placed)) return Start(ranked, *std::move(placed));
+    if (StartMovingReservation(ranked, *placed)) return;
   }
   AwaitRoom(candidate, *wanted);
 }
@@ -485,6 +486,12 @@ double SchedulingPass::SecondsBy(const RankedJob& ranked, const Plan& plan) {
   return static_cast<double>(ranked.job->steps_left) * plan.prediction.step_seconds;
 }
 
+void SchedulingPass::HoldBack(const RankedJob& ranked, bool by_planning) {
+  held_back_by_ = ranked.job->id;
+  behind_ = "waits behind job " + held_back_by_ + ", which goes first";
+  held_by_planning_ = by_planning;
+}
+
 WaitDecision& SchedulingPass::Wait(const RankedJob& ranked, Reason reason, std::string message) {
   WaitDecision& wait = decisions_.waits.emplace_back();
   wait.job_id = ranked.job->id;
@@ -495,9 +502,8 @@ WaitDecision& SchedulingPass::Wait(const RankedJob& ranked, Reason reason, std::
 }
 
 void SchedulingPass::WaitBehind(const RankedJob& ranked) {
-  WaitDecision& wait = Wait(ranked, Reason::kWaitingForCapacity,
-                            "waits behind job " + held_back_by_ + ", which goes first");
-  wait.blocked_by = {held_back_by_};
+  WaitDecision& wait = Wait(ranked, Reason::kWaitingForCapacity, behind_);
+  wait.blocked_by.push_back(held_back_by_);
   wait.for_planning = held_by_planning_;
   if (ranked.known_size) {
     SetStart(wait, forecast_->Start(ranked.turn.amount, ranked.seconds));
@@ -521,8 +527,7 @@ void SchedulingPass::WaitForPlan(const RankedJob& ranked, const Status& status) 
 void SchedulingPass::AwaitPlan(const RankedJob& ranked, const Status& status) {
   WaitForPlan(ranked, status);
   if (ranked.job->planned_long || WasGivenUp(status) || !held_back_by_.empty()) return;
-  held_back_by_ = ranked.job->id;
-  held_by_planning_ = true;
+  HoldBack(ranked, /*by_planning=*/true);
 }
 
 void SchedulingPass::WaitInfeasible(const Candidate& candidate, const Status& status) {

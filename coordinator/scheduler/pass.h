@@ -110,9 +110,17 @@ class SchedulingPass {
   /// Whether the reservation is kept when `plan` holds its place for `seconds`; 0: for how long is
   /// not known.
   bool LeavesReservation(const Plan& plan, double seconds) const;
+  /// The reservation by what `outlook` leaves, in another place if it has to be; nullopt: only
+  /// later.
+  std::optional<Reservation> ReservationBy(const Outlook& outlook) const;
+  /// Starts the job by `plan`, which takes what is reserved, where there is another place for that
+  /// at the same time. False: there is none.
+  bool StartMovingReservation(const RankedJob& ranked, const Plan& plan);
   /// Until the end of the job once it runs by `plan`; 0: not known.
   static double SecondsBy(const RankedJob& ranked, const Plan& plan);
   WaitDecision& Wait(const RankedJob& ranked, Reason reason, std::string message);
+  /// The others wait behind this one.
+  void HoldBack(const RankedJob& ranked, bool by_planning);
   void WaitBehind(const RankedJob& ranked);
   void SetStart(WaitDecision& wait, std::optional<double> seconds) const;
   void WaitForPlan(const RankedJob& ranked, const Status& status);
@@ -180,10 +188,11 @@ class SchedulingPass {
   std::optional<Reservation> reservation_;
   Turn reserved_turn_;                  ///< Of the job that has it.
   std::string held_back_by_;            ///< The first job that waits.
+  std::string behind_;                  ///< What those behind it say.
   bool held_by_planning_ = false;       ///< Only until that job's plan is known.
   std::map<size_t, LimitHold> limits_;  ///< By queue that has the limit.
   std::optional<Forecast> forecast_;
-  int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0,
+  int planned_ahead_ = 0, plans_for_free_ = 0, tried_backfills_ = 0, displacing_ = 0, moving_ = 0,
       shrinking_ = 0, growing_ = 0;
   SchedulerDecisions decisions_;
 };

@@ -79,8 +79,7 @@ void SchedulingPass::AwaitRoom(const Candidate& candidate, const Plan& wanted) {
   if (!first) {
     WaitBehind(ranked);
   } else {
-    held_back_by_ = candidate.job.id;
-    held_by_planning_ = false;
+    HoldBack(ranked, /*by_planning=*/false);
     WaitDecision& wait =
         Wait(ranked, Reason::kWaitingForCapacity,
              "other jobs hold the workers it needs (" + std::to_string(wanted.rank_workers.size()) +
@@ -106,8 +105,8 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
   outlook.releases.Add(seconds > 0 ? restart + seconds : std::numeric_limits<double>::infinity(),
                        plans_.back(), candidate.job.id);
   if (reservation_) {
-    std::optional<Reservation> kept = ReserveFor(reservation_->plan, outlook);
-    if (!kept || kept->seconds > reservation_->seconds) {
+    std::optional<Reservation> kept = ReservationBy(outlook);
+    if (!kept) {
       plans_.pop_back();
       return false;
     }
@@ -128,7 +127,8 @@ bool SchedulingPass::Promise(const Candidate& candidate, const Plan& plan, Outlo
 bool SchedulingPass::TakeFromStopping(const Candidate& candidate, const Plan& wanted) {
   if (!Covers(outlook_.pool.total(), AmountOf(wanted))) return false;
   const std::optional<Plan> plan = outlook_.pool.Place(wanted);
-  if (!plan || !Promise(candidate, *plan, outlook_)) return false;
+  // Where it fits now, it waits for the reservation and for none of them.
+  if (!plan || free_.Fits(*plan) || !Promise(candidate, *plan, outlook_)) return false;
   WaitDecision& wait = Wait(candidate.ranked, Reason::kWaitingForCapacity,
                             "starts when jobs that are stopping have saved");
   SetStart(wait, snapshot_.rules.scale_up.restart.assumed_start_seconds);

@@ -10,6 +10,12 @@
 #include "coordinator/scheduler/pass.h"
 
 namespace weft::coordinator {
+namespace {
+
+/// Jobs that another place is looked for the reservation for in one pass.
+constexpr int kMoving = 16;
+
+}  // namespace
 
 bool SchedulingPass::YieldsToReservation(const RankedJob& ranked, const Plan& plan) const {
   const SchedulerRules& rules = snapshot_.rules;
@@ -90,6 +96,28 @@ bool SchedulingPass::LeavesReservation(const Plan& plan, double seconds) const {
   if (held_back_by_.empty()) return true;
   if (!reservation_) return false;
   return (seconds > 0 && seconds <= reservation_->seconds) || reservation_->left.Fits(plan);
+}
+
+std::optional<Reservation> SchedulingPass::ReservationBy(const Outlook& outlook) const {
+  std::optional<Reservation> found = ReserveFor(reservation_->plan, outlook);
+  if (found && found->seconds > reservation_->seconds) found.reset();
+  return found;
+}
+
+bool SchedulingPass::StartMovingReservation(const RankedJob& ranked, const Plan& plan) {
+  if (moving_ >= kMoving) return false;
+  ++moving_;
+  Outlook outlook = outlook_;
+  outlook.pool.Take(plan);
+  if (const double seconds = SecondsBy(ranked, plan); seconds > 0) {
+    outlook.releases.Add(seconds, plan, ranked.job->id);
+  }
+  std::optional<Reservation> moved = ReservationBy(outlook);
+  if (!moved) return false;
+  reservation_.reset();  // it has nothing left for the plan
+  Start(ranked, plan);
+  reservation_ = std::move(moved);
+  return true;
 }
 
 }  // namespace weft::coordinator

@@ -69,6 +69,31 @@ TEST(Scheduling, BackfillsWhatTheReservationLeaves) {
   EXPECT_THAT(Starts(s.Decide()), ElementsAre("spare"));
 }
 
+TEST(Scheduling, AReservationMovesWhereAnotherPlaceIsFreeAtThatTime) {
+  GpuSituation s(3);
+  s.snapshot.rules.age_factor = 0;
+  s.snapshot.rules.preempt_factor = 0;
+  // The reservation takes the first machine, which is free now, and the second.
+  s.Run("ended", 8, 1);
+  s.Run("runs", 8, 100);
+  s.Run("runs-too", 8, 100);
+  s.snapshot.active.erase(s.snapshot.active.begin());
+  s.snapshot.free["m0"] = AllFree(s.snapshot.cluster)["m0"];
+  s.Wait("wide", 16, 1000);
+  s.Wait("long", 8, 10000);
+  SchedulerDecisions decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), ElementsAre("long"));
+  ASSERT_EQ(decisions.waits.size(), 1u);
+  EXPECT_NEAR(*decisions.waits[0].start_in_seconds, 100, 1);
+
+  // There is none before 200 s.
+  s.snapshot.active.back().job.steps_left *= 2;
+  decisions = s.Decide();
+  EXPECT_THAT(Starts(decisions), IsEmpty());
+  ASSERT_EQ(decisions.waits.size(), 2u);
+  EXPECT_THAT(decisions.waits[1].message, HasSubstr("waits behind job wide"));
+}
+
 TEST(Scheduling, APriorityDisplacesThoseThatLoseLeast) {
   GpuSituation s(1);
   s.Run("unsaved", 4, 1000).unsaved_seconds = 900;
