@@ -201,14 +201,21 @@ Result<LiveJob*> Service::Load(const std::string& job_id) {
   }
   const JobState state = live->current.job.state;
   if (!IsTerminal(state)) WEFT_RETURN_IF_ERROR(WaitForJobs(*live));
-  if (state == JobState::kQueued) {
-    queue_[live->current.job.ordinal] = live.get();
-    WaitForRetry(*live);
-  }
-  CountJob(live->current.job.queue, state, 1);
-  LiveJob* loaded = (live_[job_id] = std::move(live)).get();
+  if (state == JobState::kQueued) WaitForRetry(*live);
+  LiveJob* loaded = Add(std::move(live));
   WatchTime(job_id);
   return loaded;
+}
+
+LiveJob* Service::Add(std::unique_ptr<LiveJob> live) {
+  LiveJob* added = live.get();
+  const JobRecord& job = added->current.job;
+  const SchedulingSpec& scheduling = job.spec.scheduling;
+  if (job.state == JobState::kQueued) queue_[job.ordinal] = added;
+  if (!scheduling.after.empty() || !scheduling.group.empty()) linked_[job.ordinal] = added;
+  CountJob(job.queue, job.state, 1);
+  live_[job.id] = std::move(live);
+  return added;
 }
 
 void Service::Change(const std::string& job_id, Decide decide, Done done, bool must) {
@@ -307,6 +314,7 @@ void Service::Retire(const std::string& job_id) {
   const JobRecord& job = live_.at(job_id)->current.job;
   CountJob(job.queue, job.state, -1);
   CountTimes(*live_.at(job_id));
+  linked_.erase(job.ordinal);
   live_.erase(job_id);
   plans_.Forget(job_id);
   std::lock_guard lock(view_mutex_);

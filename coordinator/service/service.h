@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -217,6 +218,8 @@ class Service {
 
   // service.cc: jobs and their changes. On the loop.
   Result<LiveJob*> Load(const std::string& job_id);
+  /// To live_, and to what else has the job.
+  LiveJob* Add(std::unique_ptr<LiveJob> live);
   /// Change of the job that a user named, and its view.
   void ChangeForUser(const std::string& job_id, Decide decide,
                      std::function<void(Result<JobView>)> done, std::shared_ptr<CallRecord> by);
@@ -551,6 +554,7 @@ class Service {
   // On the loop only.
   std::map<std::string, std::unique_ptr<LiveJob>> live_;
   std::map<int64_t, LiveJob*> queue_;   ///< Queued jobs of live_, by order of submission.
+  std::map<int64_t, LiveJob*> linked_;  ///< Those that come after others or have a group, likewise.
   std::deque<std::string> unloaded_;    ///< Those of before the start that are not there yet,
   std::deque<std::string> unreadable_;  ///< and those that the store could not read,
   Duration load_retry_ = std::chrono::seconds(1);  ///< which it tries again after this.
@@ -603,7 +607,7 @@ class Service {
   /// The records as stored; those that may have jobs are not in it.
   std::map<std::string, WorkerSchedulingRecord> worker_scheduling_;
   NetworkLinks links_;
-  std::map<std::string, Overlay> overlays_;
+  std::unordered_map<std::string, Overlay> overlays_;
   std::map<std::string, std::set<std::string>> placed_;  ///< Worker to jobs with ranks there.
 };
 

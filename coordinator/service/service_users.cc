@@ -130,9 +130,7 @@ void Service::Submit(const JobSpec& spec, const std::string& client_request_id,
             live->SetPhase();
             live->progress.steps_total = StepsBefore(job.spec, PhaseCount(job.spec));
             live->account = LedgerAccount(job.submitted_at);
-            queue_[job.ordinal] = live.get();
-            live_[job.id] = std::move(live);
-            CountJob(job.queue, JobState::kQueued, 1);
+            Add(std::move(live));
           }
           (void)WaitForJobs(*live_.at(job.id));
           ScheduleSoon();

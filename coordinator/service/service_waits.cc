@@ -111,14 +111,15 @@ void Service::GiveUp(const std::string& job_id, Reason reason, const std::string
 std::vector<HeldJob> Service::HoldBack() const {
   std::map<int64_t, HeldJob> held;  // by order of submission
   std::map<GroupKey, int64_t> active;
-  for (const auto& [id, live] : live_) {
+  for (const auto& [ordinal, live] : linked_) {
     const JobRecord& job = live->current.job;
     const bool runs = job.state != JobState::kQueued && job.state != JobState::kPaused;
     if (!job.spec.scheduling.group.empty() && (runs || live->reserved)) ++active[GroupOf(job)];
   }
   std::vector<const LiveJob*> limited;
-  for (const auto& [ordinal, queued] : queue_) {
-    const LiveJob& live = *queued;
+  for (const auto& [ordinal, linked] : linked_) {
+    const LiveJob& live = *linked;
+    if (live.current.job.state != JobState::kQueued) continue;
     const SchedulingSpec& scheduling = live.current.job.spec.scheduling;
     if (!live.waits_for.empty()) {
       HeldJob& job = held[ordinal];
