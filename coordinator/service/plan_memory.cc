@@ -8,9 +8,8 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
-#include "common/json.h"
 #include "common/model/technique_cost.h"
-#include "common/spec/spec_json.h"
+#include "common/spec/spec_key.h"
 
 namespace weft::coordinator {
 namespace {
@@ -26,7 +25,9 @@ std::string JobKeyOf(const JobSpec& spec) {
   JobSpec shape = spec;
   shape.name.clear();
   for (const DataList& data : DataLists(shape)) data.paths->clear();
-  return ToJson(shape).dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string key;
+  AppendKey(shape, key);
+  return key;
 }
 
 /// Tells most clusters apart.
