@@ -93,6 +93,17 @@ class AgentTest : public ::testing::Test {
     coordinator_.Send(StartMessage(name, epoch, ranks, devices));
   }
 
+  /// One rank of three, which joins.
+  void SendJoin(const std::string& name, int rank) {
+    v1::CoordinatorMessage message = StartMessage(name, 1, /*ranks=*/3);
+    v1::StartAttempt& start = *message.mutable_start();
+    start.set_membership(1);
+    start.set_joins(true);
+    start.clear_ranks();
+    start.add_ranks(rank);
+    coordinator_.Send(message);
+  }
+
   v1::CoordinatorMessage StartMessage(const std::string& name, int64_t epoch, int ranks,
                                       const std::vector<int64_t>& devices = {}) {
     v1::CoordinatorMessage message;
@@ -585,25 +596,17 @@ TEST_F(AgentTest, RanksThatComeAgainHaveALogOfTheirOwn) {
 
 TEST_F(AgentTest, RanksThatComeAgainTakeThePlaceOfThoseThatAreThereStill) {
   StartAgent();
-  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
-  v1::StartAttempt& start = *message.mutable_start();
-  start.set_membership(1);
-  start.set_joins(true);
-  start.clear_ranks();
-  start.add_ranks(1);
-  coordinator_.Send(message);
+  SendJoin("wait", 1);
   ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
   coordinator_.ForgetMessages();
-  start.set_ranks(0, 2);
-  coordinator_.Send(message);
+  SendJoin("wait", 2);
   const auto trains = [](const v1::WorkerMessage& m) {
     return m.attempt().state() == v1::ATTEMPT_TRAINING && m.attempt().first_rank() == 2;
   };
   EXPECT_TRUE(coordinator_.WaitFor(trains));
   EXPECT_EQ(FindProcesses({owner_}).size(), 1u);
   // The order before comes late.
-  start.set_ranks(0, 1);
-  coordinator_.Send(message);
+  SendJoin("wait", 1);
   EXPECT_TRUE(coordinator_.WaitFor([](const v1::WorkerMessage& m) {
     return m.heartbeat().running_size() == 1 && m.heartbeat().running(0).ranks_size() == 1 &&
            m.heartbeat().running(0).ranks(0) == 2;
@@ -617,16 +620,9 @@ TEST_F(AgentTest, RanksThatComeAgainTakeThePlaceOfThoseThatAreThereStill) {
 
 TEST_F(AgentTest, RanksThatWaitForOthersToEndDoNotStartAfterAStop) {
   StartAgent();
-  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
-  v1::StartAttempt& start = *message.mutable_start();
-  start.set_membership(1);
-  start.set_joins(true);
-  start.clear_ranks();
-  start.add_ranks(1);
-  coordinator_.Send(message);
+  SendJoin("wait", 1);
   ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
-  start.set_ranks(0, 2);
-  coordinator_.Send(message);
+  SendJoin("wait", 2);
   StopJob("wait", false);
   ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_STOPPED));
   StopJob("other", false);  // what comes after a start that was due
@@ -640,16 +636,9 @@ TEST_F(AgentTest, RanksThatWaitForOthersToEndDoNotStartAfterAStop) {
 TEST_F(AgentTest, AnAcknowledgementOfTheRanksBeforeIsNoneOfThoseThatFollowThem) {
   coordinator_.acknowledge_reports = false;
   StartAgent();
-  v1::CoordinatorMessage message = StartMessage("wait", 1, /*ranks=*/3);
-  v1::StartAttempt& start = *message.mutable_start();
-  start.set_membership(1);
-  start.set_joins(true);
-  start.clear_ranks();
-  start.add_ranks(1);
-  coordinator_.Send(message);
+  SendJoin("wait", 1);
   ASSERT_TRUE(coordinator_.WaitForReport("wait", 1, v1::ATTEMPT_TRAINING));
-  start.set_ranks(0, 2);
-  coordinator_.Send(message);
+  SendJoin("wait", 2);
   const auto trains = [](const v1::WorkerMessage& m) {
     return m.attempt().state() == v1::ATTEMPT_TRAINING && m.attempt().first_rank() == 2;
   };
