@@ -8,7 +8,7 @@
 namespace weft {
 
 /// Appends `value`, a spec or a member of one, to `key`: keys of two specs are equal where all
-/// their members are. For maps in memory; a tenth of the time of JSON, and not the same on all
+/// their members are. For maps in memory: it takes less time than JSON, and is not the same on all
 /// machines.
 template <class T>
 void AppendKey(const T& value, std::string& key) {

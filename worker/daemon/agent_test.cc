@@ -93,6 +93,14 @@ class AgentTest : public ::testing::Test {
     coordinator_.Send(StartMessage(name, epoch, ranks, devices));
   }
 
+  /// The coordinator takes it over when the agent registers.
+  void Adopt(const std::string& name) {
+    v1::AttemptKey key;
+    key.set_job_id(name);
+    key.set_epoch(1);
+    coordinator_.adopt = {key};
+  }
+
   /// One rank of three, which joins.
   void SendJoin(const std::string& name, int rank) {
     v1::CoordinatorMessage message = StartMessage(name, 1, /*ranks=*/3);
@@ -462,10 +470,7 @@ TEST_F(AgentTest, SetsAgainWhatItsRanksSetForACoordinatorThatWasRestarted) {
   };
   coordinator_.Stop();
   coordinator_.ForgetMessages();
-  v1::AttemptKey key;
-  key.set_job_id("meet");
-  key.set_epoch(1);
-  coordinator_.adopt = {key};
+  Adopt("meet");
   coordinator_.Start();
   for (int rank : {0, 1}) EXPECT_TRUE(coordinator_.WaitFor(set(rank))) << rank;
   for (const v1::WorkerMessage& message : coordinator_.Messages()) {
@@ -510,10 +515,7 @@ TEST_F(AgentTest, GoesOnThroughARestartOfTheCoordinatorThatAdoptsIt) {
   std::vector<pid_t> before = FindProcesses({owner_});
   coordinator_.Stop();
   coordinator_.ForgetMessages();
-  v1::AttemptKey key;
-  key.set_job_id("wait");
-  key.set_epoch(1);
-  coordinator_.adopt = {key};
+  Adopt("wait");
   coordinator_.Start();
   auto hello = coordinator_.WaitFor([](const auto& m) { return m.has_register_(); });
   ASSERT_TRUE(hello);
@@ -656,10 +658,7 @@ TEST_F(AgentTest, AnAcknowledgementOfTheRanksBeforeIsNoneOfThoseThatFollowThem) 
     EXPECT_TRUE(coordinator_.WaitForReport("other", 1, v1::ATTEMPT_STOPPED));
     coordinator_.Stop();
     coordinator_.ForgetMessages();
-    v1::AttemptKey key;
-    key.set_job_id("wait");
-    key.set_epoch(1);
-    coordinator_.adopt = {key};
+    Adopt("wait");
     coordinator_.Start();
     EXPECT_TRUE(coordinator_.WaitFor([](const auto& m) { return m.has_register_(); }));
   };
