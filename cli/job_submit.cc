@@ -6,6 +6,7 @@
 #include "cli/job_array.h"
 #include "cli/job_file.h"
 #include "cli/job_listing.h"
+#include "common/spec/spec_json.h"
 #include "common/yaml.h"
 #include "proto/convert.h"
 

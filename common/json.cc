@@ -1,6 +1,9 @@
 #include "common/json.h"
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
 #include <vector>
 
 #include "common/text.h"
@@ -83,6 +86,38 @@ std::string Quoted(std::string_view text, size_t limit) {
     }
   }
   return quoted;
+}
+
+void AppendJsonString(std::string_view string, std::string& text) {
+  const bool plain = std::all_of(string.begin(), string.end(), [](char each) {
+    return each >= ' ' && each < 0x7f && each != '"' && each != '\\';
+  });
+  if (plain) {
+    text += '"';
+    text += string;
+    text += '"';
+  } else {
+    text += Json(std::string(string)).dump();
+  }
+}
+
+void AppendJsonNumber(double number, std::string& text) {
+  if (!std::isfinite(number)) {
+    text += "null";
+    return;
+  }
+  char digits[32];
+  char* const end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
+  text.append(&digits[0], end);
+  // Without a point or an exponent it would read as an integer.
+  if (std::all_of(&digits[0], end,
+                  [](char each) { return each == '-' || std::isdigit(each) != 0; })) {
+    text += ".0";
+  }
+}
+
+void AppendJsonNumber(int64_t number, std::string& text) {
+  text += std::to_string(number);
 }
 
 std::string Document::Locate(const std::string& path) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -25,6 +26,12 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 /// The first `limit` bytes of text from outside as a JSON string, for messages and logs: in quotes,
 /// on one line, without control characters. Bytes that are not UTF-8 become U+FFFD.
 std::string Quoted(std::string_view text, size_t limit = std::string_view::npos);
+
+/// Appends `string`, which is UTF-8, to `text`, in quotes and escaped as JSON wants it.
+void AppendJsonString(std::string_view string, std::string& text);
+/// Appends the shortest number that reads as this one; null of one that is not finite.
+void AppendJsonNumber(double number, std::string& text);
+void AppendJsonNumber(int64_t number, std::string& text);
 
 /// A configuration document: its value, and where each part of it is, for error messages.
 struct Document {

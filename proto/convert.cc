@@ -79,12 +79,13 @@ Json ProtoToJson(const Message& message) {
 
 namespace internal {
 
-MessageWriter::MessageWriter(Message& message)
-    : message_(message),
-      descriptor_(*message.GetDescriptor()),
-      reflection_(*message.GetReflection()) {}
+std::string FieldPlace::Text() const {
+  const std::string before = parent == nullptr ? "" : parent->Text();
+  if (item >= 0) return before + "[" + std::to_string(item) + "]";
+  return before + (before.empty() ? "" : ".") + std::string(name);
+}
 
-const FieldDescriptor* MessageWriter::Find(std::string_view name) {
+const FieldDescriptor* FieldFinder::Find(std::string_view name) {
   // Fields come in the order of their message, as a rule.
   const FieldDescriptor* field =
       next_ < descriptor_.field_count() ? descriptor_.field(next_) : nullptr;
@@ -96,32 +97,80 @@ const FieldDescriptor* MessageWriter::Find(std::string_view name) {
   return field;
 }
 
+void FieldValue::Get(int64_t& value) const {
+  const Reflection* r = message_.GetReflection();
+  value = item_ < 0 ? r->GetInt64(message_, field_) : r->GetRepeatedInt64(message_, field_, item_);
+}
+
+void FieldValue::Get(double& value) const {
+  const Reflection* r = message_.GetReflection();
+  value =
+      item_ < 0 ? r->GetDouble(message_, field_) : r->GetRepeatedDouble(message_, field_, item_);
+}
+
+void FieldValue::Get(bool& value) const {
+  const Reflection* r = message_.GetReflection();
+  value = item_ < 0 ? r->GetBool(message_, field_) : r->GetRepeatedBool(message_, field_, item_);
+}
+
+void FieldValue::Get(std::string& value) const {
+  const Reflection* r = message_.GetReflection();
+  value =
+      item_ < 0 ? r->GetString(message_, field_) : r->GetRepeatedString(message_, field_, item_);
+}
+
+const Message& FieldValue::Child() const {
+  const Reflection* r = message_.GetReflection();
+  return item_ < 0 ? r->GetMessage(message_, field_)
+                   : r->GetRepeatedMessage(message_, field_, item_);
+}
+
+bool FieldValue::Has() const {
+  return !field_->has_presence() || message_.GetReflection()->HasField(message_, field_);
+}
+
+int FieldValue::Size() const {
+  return message_.GetReflection()->FieldSize(message_, field_);
+}
+
+std::string FieldValue::Key() const {
+  const Message& entry = Child();
+  return entry.GetReflection()->GetString(entry, field_->message_type()->map_key());
+}
+
+FieldValue FieldValue::MapValue() const {
+  return {Child(), field_->message_type()->map_value()};
+}
+
+MessageWriter::MessageWriter(Message& message)
+    : message_(message), fields_(*message.GetDescriptor()), reflection_(*message.GetReflection()) {}
+
 void MessageWriter::Write(std::string_view name, int64_t value) {
-  const FieldDescriptor* field = Find(name);
+  const FieldDescriptor* field = fields_.Find(name);
   field->is_repeated() ? reflection_.AddInt64(&message_, field, value)
                        : reflection_.SetInt64(&message_, field, value);
 }
 
 void MessageWriter::Write(std::string_view name, double value) {
-  const FieldDescriptor* field = Find(name);
+  const FieldDescriptor* field = fields_.Find(name);
   field->is_repeated() ? reflection_.AddDouble(&message_, field, value)
                        : reflection_.SetDouble(&message_, field, value);
 }
 
 void MessageWriter::Write(std::string_view name, bool value) {
-  const FieldDescriptor* field = Find(name);
+  const FieldDescriptor* field = fields_.Find(name);
   field->is_repeated() ? reflection_.AddBool(&message_, field, value)
                        : reflection_.SetBool(&message_, field, value);
 }
 
 void MessageWriter::Write(std::string_view name, const std::string& value) {
-  const FieldDescriptor* field = Find(name);
+  const FieldDescriptor* field = fields_.Find(name);
   field->is_repeated() ? reflection_.AddString(&message_, field, value)
                        : reflection_.SetString(&message_, field, value);
 }
 
 Message& MessageWriter::Child(std::string_view name) {
-  const FieldDescriptor* field = Find(name);
+  const FieldDescriptor* field = fields_.Find(name);
   return field->is_repeated() ? *reflection_.AddMessage(&message_, field)
                               : *reflection_.MutableMessage(&message_, field);
 }

@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "common/spec/cluster_spec.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan.h"
 #include "common/spec/plan_query.h"
+#include "common/spec/spec_json.h"
 #include "weft/v1/cluster.pb.h"
 #include "weft/v1/coordinator.pb.h"
 #include "weft/v1/job.pb.h"
@@ -125,6 +128,46 @@ TEST(Convert, RangesHoldForMessagesToo) {
             "train.precision is 'bf17', but must be one of fp32 | bf16 | fp16 | bf16_pure | fp8 | "
             "auto; did "
             "you mean 'bf16'?");
+}
+
+/// What is wrong with a message is said as of its JSON.
+TEST(Convert, ErrorsAreThoseOfJson) {
+  v1::JobSpec sound;
+  sound.set_name("sound");
+  sound.mutable_data()->add_train("a.txt");
+  ASSERT_TRUE(FromProto<JobSpec>(sound).ok());
+  std::vector<v1::JobSpec> wrong(9, sound);
+  wrong[0].clear_name();
+  wrong[1].clear_data();
+  wrong[2].set_name(std::string(1000, 'n'));
+  wrong[3].mutable_train()->set_steps(-1);
+  wrong[4].mutable_optimizer()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
+  wrong[5].mutable_optimizer()->set_learning_rate(1e9);
+  wrong[6].mutable_train()->set_precision("bf17");
+  wrong[7].add_phases()->set_steps(1);
+  wrong[7].add_phases()->set_layers(-7);
+  wrong[8].mutable_data()->clear_train();
+  for (const v1::JobSpec& message : wrong) {
+    const Result<JobSpec> read = FromProto<JobSpec>(message);
+    const Result<JobSpec> as_json = FromJson<JobSpec>(ProtoToJson(message));
+    ASSERT_FALSE(as_json.ok()) << message.ShortDebugString();
+    ASSERT_FALSE(read.ok()) << message.ShortDebugString();
+    EXPECT_EQ(read.status().message(), as_json.status().message());
+  }
+}
+
+TEST(Convert, ListsAndMapsComeBack) {
+  Metrics metrics{{{"one", 1.5}, {"", 2}}};
+  const Result<Metrics> read = FromProto<Metrics>(ToProto<v1::Progress>(metrics));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->technique_metrics, metrics.technique_metrics);
+  ClusterProfile cluster;
+  cluster.workers.resize(2);
+  cluster.workers[1].worker_id = "second";
+  const Result<ClusterProfile> machines =
+      FromProto<ClusterProfile>(ToProto<v1::ClusterProfile>(cluster));
+  ASSERT_TRUE(machines.ok()) << machines.status().message();
+  EXPECT_EQ(ToJson(*machines), ToJson(cluster));
 }
 
 TEST(Convert, EnumsAreSentByName) {

@@ -109,6 +109,7 @@ class DataChecker {
 };
 
 Status CheckChatTemplate(Env& env, const JobSpec& job, bool missing_is_error) {
+  if (job.data.chat_template.empty()) return OkStatus();
   const Result<std::string> source = ChatTemplateSource(env, job.data.chat_template, "");
   if (!source.ok()) return missing_is_error ? source.status() : OkStatus();
   return jinja::Template::Parse(*source).status().WithContext("data.chat_template");

@@ -29,14 +29,14 @@ bool NamesPath(std::string_view name) {
 template <class Spec>
 void AddNamedFields(const Spec& spec, const std::string& where, std::vector<JobPath>& paths) {
   Spec::Fields(spec, [&]<class Member>(const Field& field, const Member& member) {
-    const std::string name = where + std::string(field.name);
+    const auto name = [&] { return where + std::string(field.name); };
     if constexpr (std::is_same_v<Member, std::string>) {
-      if (NamesPath(field.name)) paths.push_back({name, member});
+      if (NamesPath(field.name) && !member.empty()) paths.push_back({name(), member});
     } else if constexpr (SpecStruct<Member>) {
-      AddNamedFields(member, name + ".", paths);
+      AddNamedFields(member, name() + ".", paths);
     } else if constexpr (kIsVector<Member>) {
       if constexpr (SpecStruct<typename Member::value_type>) {
-        for (const auto& item : member) AddNamedFields(item, name + "[].", paths);
+        for (const auto& item : member) AddNamedFields(item, name() + "[].", paths);
       }
     }
   });

@@ -10,13 +10,11 @@
 
 #include "common/json.h"
 #include "common/spec/field.h"
+#include "common/spec/field_check.h"
 #include "common/spec/spec_json_fwd.h"
 #include "common/status.h"
 
 namespace weft {
-
-/// The member of `known` nearest to `name` by edit distance, or "" when none is near.
-std::string NearestName(const std::string& name, const std::vector<std::string>& known);
 
 /// Reads a message from JSON without line numbers.
 template <SpecStruct T>
@@ -86,8 +84,6 @@ std::string TypeName() {
     return "object";
 }
 
-std::string NumberText(double value);
-std::string LegalText(const Field& field);
 std::string JsonTypeText(const Json& json);
 
 /// An object whose fields are being read.
@@ -128,10 +124,8 @@ class Reader {
   /// Says what was wrong; an unknown name first: it is often the misspelt form of one reported
   /// missing.
   Status Close(const ReadObject& object);
-  Status Missing(const Field& field, const std::string& parent, const std::string& path);
   Status UnknownField(const std::string& key, const std::string& parent,
                       const std::vector<std::string_view>& known);
-  Status CheckChoice(const Field& field, const std::string& value, const std::string& path);
   Status CheckRange(const Field& field, double value, const std::string& path);
   Status CheckLength(const Field& field, size_t length, const char* what, const std::string& path);
 
@@ -175,7 +169,8 @@ Status Reader::Read(const Json& json, const Field& field, const std::string& pat
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!json.is_string()) return WrongType<T>(json, path);
     out = json.get<std::string>();
-    if (!field.choices.empty()) return CheckChoice(field, out, path);
+    if (!IsChoice(field, out)) return ChoiceError(field, out, document_.Locate(path));
+    if (!field.choices.empty()) return OkStatus();
     return CheckLength(field, out.size(), "characters", path);
   } else if constexpr (std::is_integral_v<T>) {
     if (json.is_number_float()) {  // 1e6 is an integer to people

@@ -5,6 +5,7 @@
 #include "common/spec/check_links.h"
 #include "common/spec/check_profile.h"
 #include "common/spec/phases.h"
+#include "common/spec/spec_json.h"
 #include "common/version.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/job_streams.h"

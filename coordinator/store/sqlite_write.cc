@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/spec/spec_json.h"
+#include "common/spec/spec_text.h"
 
 namespace weft::coordinator {
 namespace {
@@ -75,8 +75,8 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         "VALUES (?,1,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     insert.Bind(job.id).Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     insert.Bind(job.submitted_at).Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at);
-    insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJson(job.spec).dump());
-    insert.Bind(ToJson(progress).dump()).Bind(job.last_epoch).Bind(job.budget_from);
+    insert.Bind(job.run_dir).Bind(job.summary_json).Bind(ToJsonText(job.spec));
+    insert.Bind(ToJsonText(progress)).Bind(job.last_epoch).Bind(job.budget_from);
     insert.Bind(job.retried_from).Bind(job.queue).Bind(job.priority);
     insert.Bind(job.spec.scheduling.group).Bind(job.owner);
     BindSummary(insert, progress);
@@ -93,7 +93,7 @@ Status WriteJob(SqliteDb& db, const JobRecord& job, CommitResult& result) {
         "tokens_per_second = ?, eta_seconds = ? WHERE id = ? AND version = ?");
     update.Bind(Name(job.state)).Bind(Name(job.reason)).Bind(job.message);
     update.Bind(job.started_at).Bind(job.ended_at).Bind(job.queued_at).Bind(job.run_dir);
-    update.Bind(job.summary_json).Bind(ToJson(progress).dump());
+    update.Bind(job.summary_json).Bind(ToJsonText(progress));
     update.Bind(job.last_epoch).Bind(job.budget_from).Bind(job.retried_from);
     update.Bind(job.queue).Bind(job.priority);
     BindSummary(update, progress);
@@ -126,9 +126,9 @@ Status WriteAttempt(SqliteDb& db, const AttemptRecord& attempt) {
                   "message, plan_json, first_step, last_step, shares_json, times_json, membership) "
                   "VALUES (?,?,?,?,?,?,?,?,?,?,?,?)");
   put.Bind(attempt.job_id).Bind(attempt.epoch).Bind(attempt.started_at).Bind(attempt.ended_at);
-  put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJson(attempt.plan).dump());
+  put.Bind(Name(attempt.reason)).Bind(attempt.message).Bind(ToJsonText(attempt.plan));
   put.Bind(attempt.first_step).Bind(attempt.last_step).Bind(PlacementsJson(attempt.placements));
-  put.Bind(ToJson(attempt.times).dump()).Bind(attempt.membership);
+  put.Bind(ToJsonText(attempt.times)).Bind(attempt.membership);
   return put.Run().WithContext("store attempt " + std::to_string(attempt.epoch) + " of job " +
                                attempt.job_id);
 }
@@ -205,7 +205,7 @@ Status WriteLogs(SqliteDb& db, const LogAppend& logs, int64_t limit, CommitResul
 Status WriteRun(SqliteDb& db, const RunRecord& run) {
   SqliteQuery put(db, "INSERT OR REPLACE INTO runs VALUES (?,?,?,?,?,?,?)");
   put.Bind(run.job_id).Bind(run.epoch).Bind(run.ended_at);
-  put.Bind(ToJson(ClusterProfile{run.machines}).dump()).Bind(run.step_seconds);
+  put.Bind(ToJsonText(ClusterProfile{run.machines})).Bind(run.step_seconds);
   return put.Bind(run.timed_steps).Bind(run.memory_bytes).Run();
 }
 
@@ -213,7 +213,7 @@ Status WriteCalibrations(SqliteDb& db, const std::vector<CalibrationRecord>& rec
   WEFT_RETURN_IF_ERROR(db.Exec("DELETE FROM calibrations"));
   for (const CalibrationRecord& record : records) {
     SqliteQuery put(db, "INSERT INTO calibrations VALUES (?,?)");
-    put.Bind(record.machine).Bind(ToJson(record.calibration).dump());
+    put.Bind(record.machine).Bind(ToJsonText(record.calibration));
     WEFT_RETURN_IF_ERROR(put.Run());
   }
   return OkStatus();

@@ -7,6 +7,7 @@
 #include "common/spec/check_profile.h"
 #include "common/spec/job_spec.h"
 #include "common/spec/plan_query.h"
+#include "common/spec/spec_json.h"
 #include "coordinator/api/convert.h"
 #include "proto/convert.h"
 #include "tests/fuzz/input.h"

@@ -17,6 +17,7 @@
 #include "common/model/precision.h"
 #include "common/spec/attempt_spec.h"
 #include "common/spec/phases.h"
+#include "common/spec/spec_json.h"
 #include "proto/convert.h"
 #include "worker/daemon/attempt_rank.h"
 #include "worker/daemon/machine.h"

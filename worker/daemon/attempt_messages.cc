@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/spec/spec_json.h"
 #include "proto/convert.h"
 #include "worker/daemon/attempt_rank.h"
 
