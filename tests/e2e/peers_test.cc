@@ -18,22 +18,26 @@ namespace {
 
 using std::chrono::seconds;
 
-/// How often that has happened to the job.
-int CountEvents(Cluster& cluster, const std::string& id, const std::string& kind) {
+/// How often that has happened to the job; `text` as the event says it, or empty for any.
+int CountEvents(Cluster& cluster, const std::string& id, const std::string& kind,
+                const std::string& text = "") {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience * seconds(10));
   v1::ListEventsRequest request;
   request.set_job_id(id);
   v1::ListEventsResponse response;
   if (!cluster.api().ListEvents(&context, request, &response).ok()) return 0;
-  return static_cast<int>(
-      std::count_if(response.events().begin(), response.events().end(),
-                    [&](const v1::JobEvent& event) { return event.kind() == kind; }));
+  return static_cast<int>(std::count_if(
+      response.events().begin(), response.events().end(), [&](const v1::JobEvent& event) {
+        return event.kind() == kind && (text.empty() || event.text() == text);
+      }));
 }
 
-void AwaitEvent(Cluster& cluster, const std::string& id, const std::string& kind, int times = 1) {
-  EXPECT_TRUE(Eventually([&] { return CountEvents(cluster, id, kind) >= times; }, seconds(60)))
-      << kind << cluster.LogTails();
+void AwaitEvent(Cluster& cluster, const std::string& id, const std::string& kind, int times = 1,
+                const std::string& text = "") {
+  EXPECT_TRUE(
+      Eventually([&] { return CountEvents(cluster, id, kind, text) >= times; }, seconds(60)))
+      << kind << " " << text << cluster.LogTails();
 }
 
 /// A rank on each worker, and rounds of half a second.
@@ -80,6 +84,8 @@ TEST(Peers, TheAttemptGoesOnWhenAWorkerIsLostAndComesBack) {
     cluster.StartWorker(lost, kSlowSteps);
     AwaitEvent(cluster, id, "peer joined", losses);
     AwaitRanks(cluster, id, 2);
+    // It has the state from then on.
+    AwaitEvent(cluster, id, "report", 2, "worker-" + std::to_string(lost) + ": training");
     AwaitMoreSteps(cluster, id);
   }
 
@@ -106,6 +112,22 @@ TEST(Peers, TheAttemptGoesOnWhenAWorkerIsLostAndComesBack) {
   CheckMetrics(metrics);
   EXPECT_GE(MetricValue(metrics, "weft_coord_peers_joined_total").value_or(0), 2);
   EXPECT_EQ(MetricValue(metrics, "weft_coord_peers_left_total"), 2);
+}
+
+TEST(Peers, TheLastRankWithTheStateIsLostWhileAnotherJoins) {
+  // The rank that joins waits for the end of a step that never comes.
+  const Environment slow{{"WEFT_FAILPOINTS", "trainer.before_step=sleep:700"}};
+  Cluster cluster({.workers = 2, .cores = 1, .ranks = slow});
+  const std::string id = cluster.Submit(RoundsJob(cluster, "last", 10));
+  AwaitRanks(cluster, id, 2);
+  cluster.AwaitStep(id, 4);
+  cluster.worker(1).Kill();
+  AwaitEvent(cluster, id, "peer left");
+  cluster.StartWorker(1, kSlowSteps);
+  AwaitEvent(cluster, id, "peer joined");
+  cluster.worker(0).Kill();
+  const v1::Job job = cluster.Await(id, v1::SUCCEEDED, seconds(180));
+  EXPECT_EQ(job.attempts_size(), 2) << "from a checkpoint";
 }
 
 TEST(Peers, ARankThatIsKilledAmidACheckpointCostsThatCheckpointAlone) {

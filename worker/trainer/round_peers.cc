@@ -87,6 +87,10 @@ Result<std::unique_ptr<engine::Collective>> RoundPeers::Connect(engine::Collecti
   options.rank = static_cast<int>(engine::PlaceAmong(members_.members, members_.number));
   options.size = static_cast<int>(members_.members.size());
   options.connect_timeout = options.timeout + kConnectPatience;
+  options.still_wanted = [this] {
+    const std::string why = WhyOver();
+    return why.empty() ? OkStatus() : UnavailableError(why);
+  };
   const auto set = [this](bool connecting) {
     const std::lock_guard lock(mutex_);
     connecting_ = connecting;

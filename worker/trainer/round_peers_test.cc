@@ -161,6 +161,45 @@ class RoundPeersTest : public testing::Test {
   std::vector<std::unique_ptr<Peer>> peers_;
 };
 
+/// The store of a rank that dies once the others know where it listens.
+class StoreOfOneThatDies : public engine::Store {
+ public:
+  explicit StoreOfOneThatDies(engine::Store& store) : store_(store) {}
+  Status Set(const std::string& key, std::string_view value) override {
+    dead_ = dead_ || key.ends_with("/2");  // its addresses
+    return store_.Set(key, value);
+  }
+  Result<std::string> Get(const std::string& key, std::chrono::milliseconds timeout) override {
+    if (dead_) return AbortedError("it is dead");
+    return store_.Get(key, timeout);
+  }
+
+ private:
+  engine::Store& store_;
+  bool dead_ = false;
+};
+
+TEST_F(RoundPeersTest, NobodyWaitsForARankThatDiedBeforeItConnected) {
+  StoreOfOneThatDies store(store_);
+  std::vector<std::thread> threads;
+  for (const int64_t rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      engine::CollectiveOptions options;
+      options.timeout = std::chrono::minutes(2);  // not what ends it
+      const auto group = PeerOf(rank).peers().Connect(options);
+      ASSERT_FALSE(group.ok());
+      EXPECT_EQ(group.status().code(), StatusCode::kUnavailable) << group.status().message();
+    });
+  }
+  const auto dead = Peer(env_, store, 2, kRanks).peers().Connect({});
+  EXPECT_FALSE(dead.ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the others wait for it
+  const auto begin = steady_clock::now();
+  for (const int64_t rank : {0, 1}) PeerOf(rank).Announce({2, {0, 1}, {2}});
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(steady_clock::now() - begin, kSoon);
+}
+
 /// How the others come to know that a rank is lost.
 struct Loss {
   const char* name;

@@ -189,6 +189,10 @@ struct CollectiveOptions {
   /// How long joining may take: peers may still be preparing their data.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(30);
 
+  /// Asked now and then while ranks connect: an error ends that. Empty: they wait till the time is
+  /// over.
+  std::function<Status()> still_wanted;
+
   /// How long an operation waits for its peers before it takes them for lost.
   std::chrono::milliseconds timeout = std::chrono::minutes(2);
 

@@ -355,7 +355,7 @@ Result<std::unique_ptr<Collective>> ConnectGloo(const CollectiveOptions& options
   GlooMeans means{options, &store, nullptr};
   WEFT_ASSIGN_OR_RETURN(const std::string token, AgreeOnToken(options, store));
   try {
-    means.device = NewGlooDevice(options.host, token);
+    means.device = NewGlooDevice(options.host, token, options.still_wanted);
   } catch (const std::exception& error) {
     return InvalidError("listening on '" + options.host + "' for collectives: " + error.what() +
                         "; hint: the worker's address must be one of its own machine");

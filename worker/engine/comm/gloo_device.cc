@@ -11,9 +11,12 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <gloo/transport/tcp/context.h>
@@ -30,6 +33,12 @@ namespace tcp = gloo::transport::tcp;
 /// How long one connection keeps the events of the others waiting at most. It must end: a sender
 /// that finds its connection broken waits for the thread of the events.
 constexpr std::chrono::microseconds kPatience(100);
+
+/// While a peer does not connect the caller is asked this often whether it still waits.
+constexpr std::chrono::milliseconds kAskAgain(100);
+
+/// Gloo's own: a first connection may take this many times as long as an operation.
+constexpr int kConnectTimeouts = 5;
 
 /// Connections to one listener that have not proved anything yet; one more replaces the oldest.
 constexpr size_t kMostVisitors = 16;
@@ -83,8 +92,11 @@ struct Proof {
 class PatientPair : private Senders, private Proof, public tcp::Pair {
  public:
   PatientPair(tcp::Context* context, tcp::Device* device, int rank,
-              std::chrono::milliseconds timeout, const std::string& token)
-      : Proof(token), tcp::Pair(context, device, rank, timeout) {}
+              std::chrono::milliseconds timeout, const std::string& token,
+              std::function<Status()> still_wanted)
+      : Proof(token),
+        tcp::Pair(context, device, rank, timeout),
+        still_wanted_(std::move(still_wanted)) {}
 
   ~PatientPair() override {
     // As the base does, but before what handleEvents uses is gone.
@@ -200,13 +212,33 @@ class PatientPair : private Senders, private Proof, public tcp::Pair {
   /// The base may have heard a stranger before this object was whole, and does not say whom it
   /// waited for.
   void waitUntilConnected(std::unique_lock<std::mutex>& lock, bool use_timeout) override {
+    const auto until = std::chrono::steady_clock::now() + kConnectTimeouts * timeout_;
+    Status wanted;
     try {
-      tcp::Pair::waitUntilConnected(lock, use_timeout);
+      const auto connected = [this] {
+        throwIfException();
+        return state_ >= CONNECTED;
+      };
+      while (!cv_.wait_for(lock, kAskAgain, connected) && wanted.ok()) {
+        if (use_timeout && std::chrono::steady_clock::now() > until) {
+          signalAndThrowException("it did not connect in time");
+        }
+        if (!still_wanted_) continue;
+        lock.unlock();
+        wanted = still_wanted_();
+        lock.lock();
+      }
     } catch (const gloo::IoException& error) {
       throw NoConnection(rank_, error.what());
     }
+    if (!wanted.ok()) {
+      signalException(wanted.message());
+      throw std::runtime_error(wanted.message());
+    }
     if (!proved_) signalAndThrowException("a stranger connected in the place of a rank");
   }
+
+  const std::function<Status()> still_wanted_;
 };
 
 void Visitor::handleEvents(int /*events*/) {
@@ -215,42 +247,52 @@ void Visitor::handleEvents(int /*events*/) {
 
 class PatientContext : public tcp::Context {
  public:
-  PatientContext(std::shared_ptr<tcp::Device> device, int rank, int size, std::string token)
-      : tcp::Context(std::move(device), rank, size), token_(std::move(token)) {}
+  PatientContext(std::shared_ptr<tcp::Device> device, int rank, int size, std::string token,
+                 std::function<Status()> still_wanted)
+      : tcp::Context(std::move(device), rank, size),
+        token_(std::move(token)),
+        still_wanted_(std::move(still_wanted)) {}
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override {
     std::unique_ptr<gloo::transport::Pair>& pair = pairs_[static_cast<size_t>(peer)];
-    pair = std::make_unique<PatientPair>(this, device_.get(), peer, getTimeout(), token_);
+    pair = std::make_unique<PatientPair>(this, device_.get(), peer, getTimeout(), token_,
+                                         still_wanted_);
     return pair;
   }
 
  private:
   const std::string token_;
+  const std::function<Status()> still_wanted_;
 };
 
 class PatientDevice : public gloo::transport::Device {
  public:
-  PatientDevice(std::shared_ptr<tcp::Device> device, std::string token)
-      : device_(std::move(device)), token_(std::move(token)) {}
+  PatientDevice(std::shared_ptr<tcp::Device> device, std::string token,
+                std::function<Status()> still_wanted)
+      : device_(std::move(device)),
+        token_(std::move(token)),
+        still_wanted_(std::move(still_wanted)) {}
 
   std::string str() const override { return device_->str(); }
   const std::string& getPCIBusID() const override { return device_->getPCIBusID(); }
   int getInterfaceSpeed() const override { return device_->getInterfaceSpeed(); }
   std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
-    return std::make_shared<PatientContext>(device_, rank, size, token_);
+    return std::make_shared<PatientContext>(device_, rank, size, token_, still_wanted_);
   }
 
  private:
   const std::shared_ptr<tcp::Device> device_;
   const std::string token_;
+  const std::function<Status()> still_wanted_;
 };
 
 }  // namespace
 
 std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host,
-                                                       const std::string& token) {
+                                                       const std::string& token,
+                                                       std::function<Status()> still_wanted) {
   auto device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(tcp::attr(host.c_str())));
-  return std::make_shared<PatientDevice>(std::move(device), token);
+  return std::make_shared<PatientDevice>(std::move(device), token, std::move(still_wanted));
 }
 
 }  // namespace weft::engine

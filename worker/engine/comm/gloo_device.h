@@ -1,10 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include <gloo/common/error.h>
 #include <gloo/transport/device.h>
+
+#include "common/status.h"
 
 namespace weft::engine {
 
@@ -29,7 +32,11 @@ class NoConnection : public gloo::IoException {
 /// a connection, and then asks for the events again, without end. Where that takes the sender its
 /// core, neither gets on before the scheduler's next tick, 4 ms later. Here it waits for the
 /// sender.
+///
+/// Gloo waits for a peer that is gone as for one that is slow. Here `still_wanted`, which may be
+/// empty, is asked meanwhile, and its error ends the wait.
 std::shared_ptr<gloo::transport::Device> NewGlooDevice(const std::string& host,
-                                                       const std::string& token);
+                                                       const std::string& token,
+                                                       std::function<Status()> still_wanted = {});
 
 }  // namespace weft::engine
