@@ -11,10 +11,61 @@
 namespace weft {
 namespace {
 
-/// One of those that are there more than once; there is one.
-std::string RepeatedOf(std::vector<std::string> keys) {
-  std::sort(keys.begin(), keys.end());
-  return *std::adjacent_find(keys.begin(), keys.end());
+/// What JSON text holds, without reading its values.
+struct JsonShape {
+  int depth = 0;       ///< Of the innermost object or list.
+  size_t members = 0;  ///< Of all its objects, also those whose keys repeat.
+};
+
+JsonShape ShapeOf(std::string_view text) {
+  JsonShape shape;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char byte = text[i];
+    if (in_string) {
+      if (byte == '\\') ++i;
+      in_string = byte != '"';
+    } else if (byte == '"') {
+      in_string = true;
+    } else if (byte == '{' || byte == '[') {
+      shape.depth = std::max(shape.depth, ++depth);
+    } else if (byte == '}' || byte == ']') {
+      --depth;
+    } else if (byte == ':') {
+      ++shape.members;
+    }
+  }
+  return shape;
+}
+
+size_t CountMembers(const Json& value) {
+  size_t count = value.is_object() ? value.size() : 0;
+  if (value.is_structured()) {
+    for (const Json& inner : value) count += CountMembers(inner);
+  }
+  return count;
+}
+
+/// A key that an object of `text` has twice, of the one that ends first.
+std::string RepeatedKey(std::string_view text) {
+  std::vector<std::vector<std::string>> keys;  // of the objects that are open
+  std::string repeated;
+  const auto note = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == Json::parse_event_t::key) {
+      keys.back().push_back(value.get<std::string>());
+    } else if (event == Json::parse_event_t::object_end) {
+      std::sort(keys.back().begin(), keys.back().end());
+      const auto twice = std::adjacent_find(keys.back().begin(), keys.back().end());
+      if (twice != keys.back().end() && repeated.empty()) repeated = *twice;
+      keys.pop_back();
+    }
+    return true;
+  };
+  [[maybe_unused]] const Json parsed = Json::parse(text.begin(), text.end(), note);
+  return repeated;
 }
 
 }  // namespace
@@ -27,36 +78,16 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (text.find('\0') != std::string_view::npos) {  // the parser would take it for the end
     return InvalidError("not valid JSON: it holds a NUL byte");
   }
-  std::vector<std::vector<std::string>> keys;  // of the objects that are open
-  std::string refused;
-  auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys.emplace_back();
-        [[fallthrough]];
-      case Json::parse_event_t::array_start:
-        // The parser itself keeps its own stack on the heap, so refusing late is safe.
-        if (depth >= limits.depth && refused.empty()) {
-          refused = "JSON is nested deeper than " + std::to_string(limits.depth) + " levels";
-        }
-        break;
-      case Json::parse_event_t::object_end:
-        if (parsed.size() < keys.back().size() && refused.empty()) {
-          refused = "JSON repeats the key \"" + ClipText(RepeatedOf(std::move(keys.back()))) + "\"";
-        }
-        keys.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        keys.back().push_back(parsed.get<std::string>());
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
+  const JsonShape shape = ShapeOf(text);
+  if (shape.depth > limits.depth) {
+    return InvalidError("JSON is nested deeper than " + std::to_string(limits.depth) + " levels");
+  }
   try {
-    Json value = Json::parse(text.begin(), text.end(), check);
-    if (!refused.empty()) return InvalidError(refused);
+    Json value = Json::parse(text.begin(), text.end());
+    // The parser keeps one of each key.
+    if (CountMembers(value) < shape.members) {
+      return InvalidError("JSON repeats the key \"" + ClipText(RepeatedKey(text)) + "\"");
+    }
     return value;
   } catch (const Json::exception& e) {
     // nlohmann's text is "[json.exception...] parse error at line 1, column 2: reason".

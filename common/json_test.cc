@@ -37,7 +37,10 @@ TEST(ParseJson, RefusesRepeatedKeys) {
   EXPECT_THAT(ParseJson(R"({"a": 1, "a": 2})").status().message(),
               HasSubstr("repeats the key \"a\""));
   EXPECT_FALSE(ParseJson(R"({"b": [{"a": {"a": 1}, "a": 2}]})").ok());
+  EXPECT_THAT(ParseJson(R"({"a": 1, "\u0061": 2})").status().message(),
+              HasSubstr("repeats the key \"a\""));
   EXPECT_TRUE(ParseJson(R"({"a": {"a": [{"a": 1}, {"a": 2}]}})").ok());
+  EXPECT_TRUE(ParseJson(R"({"a:{": "}]:\\", "\"": ":[{\"", "": {"\\": [":"]}})").ok());
 }
 
 TEST(ParseJson, BoundsNestingAndSize) {
