@@ -190,8 +190,8 @@ struct CollectiveOptions {
   /// How long joining may take: peers may still be preparing their data.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(30);
 
-  /// Asked now and then while ranks connect: an error ends that. Empty: they wait till the time is
-  /// over.
+  /// Asked now and then while ranks connect over Gloo: an error ends that. Empty: they wait till
+  /// the time is over.
   std::function<Status()> still_wanted;
 
   /// How long an operation waits for its peers before it takes them for lost.
