@@ -98,12 +98,13 @@ TEST(Recovery, TheLedgerSumsToTheWallTimeThroughFailures) {
   EXPECT_NEAR(ledger.queued_seconds(), job.attempts(0).started_at() - job.submitted_at() + gone,
               0.1);
   EXPECT_GT(ledger.useful_seconds(), 60 * 0.05) << "60 steps of more than 50 ms are kept";
+  // Maybe less than before: the second coordinator begins with the times that were stored last, and
+  // steps between two sightings count as equally long.
   EXPECT_GT(ledger.rework_seconds(), 6 * 0.05 / 2) << "steps 11 to 16 and more were made again";
   EXPECT_GT(ledger.starting_seconds(), 0);
   EXPECT_GT(ledger.checkpoint_seconds(), 0);
   EXPECT_GT(ledger.recovery_seconds(), 0);
   EXPECT_GE(ledger.useful_seconds(), before.useful_seconds()) << "nothing is forgotten";
-  EXPECT_GE(ledger.rework_seconds() + 0.1, before.rework_seconds());
   EXPECT_GE(ledger.recovery_seconds(), before.recovery_seconds() - 1e-6);
   CheckMetrics(cluster.CoordinatorMetrics());
 }
