@@ -69,6 +69,7 @@ struct LiveJob {
   Progress progress;
   bool busy = false;                                       ///< A change is being committed.
   std::list<std::function<void()>> waiting;                ///< Changes after that one.
+  bool in_next_change = false;                             ///< One of them is being begun.
   std::map<std::string, PlacementTrack> placements;        ///< Of the newest attempt, by worker.
   HeapOptional<Plan> reserved;                             ///< Capacity of a start being committed.
   std::optional<std::chrono::nanoseconds> dispatched_at;   ///< Until the first answer.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "common/failpoint.h"
 #include "common/log.h"
@@ -293,21 +294,24 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
 
 void Service::NextChange(const std::string& job_id) {
   auto it = live_.find(job_id);
-  if (it == live_.end() || it->second->busy) return;
-  if (it->second->deleted) {
-    // What still waits finds that there is no such job.
-    const std::list<std::function<void()>> waiting = std::move(it->second->waiting);
-    Retire(job_id);
-    for (const auto& change : waiting) change();
-    return;
+  // A change that needs no commit comes back here: the next one begins when it has returned, since
+  // so many may wait for a slow store that one inside the other would overflow the stack.
+  if (it == live_.end() || std::exchange(it->second->in_next_change, true)) return;
+  while (it != live_.end() && !it->second->busy && !it->second->waiting.empty() &&
+         !it->second->deleted) {
+    const auto next = std::move(it->second->waiting.front());
+    it->second->waiting.pop_front();
+    next();
+    it = live_.find(job_id);
   }
-  if (it->second->waiting.empty()) {
-    if (IsTerminal(it->second->current.job.state)) Retire(job_id);
-    return;
-  }
-  auto next = std::move(it->second->waiting.front());
-  it->second->waiting.pop_front();
-  next();
+  if (it == live_.end()) return;
+  LiveJob& live = *it->second;
+  live.in_next_change = false;
+  if (live.busy) return;
+  // Of a job that was deleted, what still waits finds that there is no such job.
+  const std::list<std::function<void()>> waiting = std::move(live.waiting);
+  if (live.deleted || IsTerminal(live.current.job.state)) Retire(job_id);
+  for (const auto& change : waiting) change();
 }
 
 void Service::Retire(const std::string& job_id) {

@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "common/env.h"
 #include "common/failpoint.h"
@@ -287,6 +290,62 @@ TEST_F(ServiceTest, ALongQueueIsLoadedAfterTheStartAndKeepsItsOrder) {
   for (size_t i = 1; i < ids.size(); ++i) {
     EXPECT_FALSE(link->Saw("start " + ids[i], milliseconds(0))) << i;
   }
+  service_.reset();
+}
+
+/// Keeps changes back until they are let through.
+class HeldStore : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+  void Commit(Transaction change, std::function<void(Result<CommitResult>)> done) override {
+    const std::lock_guard lock(mutex_);
+    held_.emplace_back(std::move(change), std::move(done));
+    if (!hold_) Forward();
+  }
+  void Hold() {
+    const std::lock_guard lock(mutex_);
+    hold_ = true;
+  }
+  void Release() {
+    const std::lock_guard lock(mutex_);
+    hold_ = false;
+    Forward();
+  }
+
+ private:
+  void Forward() {
+    for (auto& [change, done] : held_) ForwardingStore::Commit(std::move(change), std::move(done));
+    held_.clear();
+  }
+  std::mutex mutex_;
+  std::vector<std::pair<Transaction, std::function<void(Result<CommitResult>)>>> held_;
+  bool hold_ = false;
+};
+
+TEST_F(ServiceTest, AnyNumberOfChangesOfAJobMayWaitForTheStore) {
+  constexpr int kReports = 20000;
+  HeldStore held(*store_);
+  service_.reset();
+  service_ = std::make_unique<Service>(held, clock_, planner_, metrics_, options_);
+  ASSERT_TRUE(service_->Start().ok());
+  auto a = Attach("a");
+  const std::string id = Submit(1)->view.job.id;
+  ASSERT_TRUE(a->Saw("start " + id + " 1"));
+  held.Hold();
+  for (int i = 0; i < kReports; ++i) {
+    service_->Report(a, id, {"", 1, PlacementEvent::kTraining, Reason::kNone, "", ""});
+  }
+  std::promise<JobState> canceled;
+  service_->Cancel(id, [&](const Result<JobView>& view) {
+    canceled.set_value(view.ok() ? view->job.state : JobState::kFailed);
+  });
+  service_->Heartbeat(a, 1000, {}, false);
+  ASSERT_TRUE(a->Saw("heartbeat 1000", seconds(60)));
+  EXPECT_FALSE(a->Saw("ack", milliseconds(1)));
+  held.Release();
+  EXPECT_EQ(canceled.get_future().get(), JobState::kCancelling) << "after all reports";
+  EXPECT_TRUE(a->Saw("stop " + id + " 1"));
+  EXPECT_EQ(a->Count("ack " + id), kReports);
   service_.reset();
 }
 

@@ -189,7 +189,8 @@ bool Service::SeeRunning(const std::string& worker_id, Session& session,
     if (adopted != nullptr && (state != JobState::kRecovering || saves)) {
       adopted->push_back({item.job_id, item.epoch});
     }
-    if (placement->state == PlacementState::kDispatched) {
+    // While a change is being stored the next heartbeat says so again.
+    if (placement->state == PlacementState::kDispatched && !live.busy) {
       PlacementReport started;
       started.worker_id = worker_id;
       started.epoch = item.epoch;

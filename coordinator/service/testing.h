@@ -83,6 +83,13 @@ class FakeLink : public WorkerLink {
     });
   }
 
+  /// How many notes begin so.
+  int64_t Count(const std::string& beginning) {
+    std::lock_guard lock(mutex_);
+    return std::count_if(notes_.begin(), notes_.end(),
+                         [&](const auto& note) { return note.rfind(beginning, 0) == 0; });
+  }
+
  private:
   void Note(const std::string& note) {
     std::lock_guard lock(mutex_);
