@@ -146,7 +146,7 @@ class Growth(unittest.TestCase):
         family = jobs.scale_families(DATA, 1, "cpu")[0]
         family.tried = {"cosine": {0.004: 4.0}}
         timed = family.timed_run(family.methods[1])
-        self.assertEqual([own["steps"] for own in timed.job["phases"]], [4, 4, 16, 16, 20])
+        self.assertEqual([own["steps"] for own in timed.job["phases"]], [4, 4, 4, 4, 5])
         whole = family.run_of(family.methods[1], 1).job
         self.assertAlmostEqual(
             script.timed_seconds(family, whole, {"step_seconds": [0.5, 0.2, 0.1, 0.2, 0.5]}),

@@ -22,7 +22,7 @@ DECAY_SHARE = 0.2  # of all steps, over which warmup_stable_decay falls to zero
 MOST_RATES = 7  # that are tried with a schedule
 TIMED_SHARE = 0.1
 TIMED_EVALUATION = 32  # sequences, so that a tenth of the training is a tenth of the time
-BRIEF_TIMED_SHARE = 0.02  # enough for the median of the steps
+BRIEF_TIMED_SHARE = 0.005  # enough for the median of the steps
 BRIEF_TIMED_STEPS = 4  # of a phase, at least: the first one is left out
 # What the authors report to save of such a network at the same quality, by method and family of
 # models: see docs/techniques/growth.md.
