@@ -151,8 +151,9 @@ void AddQueryOptions(CLI::App& command, PlanOptions& options) {
           ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command
       .add_flag("--propose-phases", options.propose_phases,
-                "Instead: phases of a V-cycle with the steps of its authors' recipe, or with "
-                "those that --finish-within leaves time for, and what each is predicted to take")
+                "Instead: phases of a V-cycle with the steps that saved most in Weft's own "
+                "trainings, or with those that --finish-within leaves time for, and what each is "
+                "predicted to take")
       ->excludes(phase);
   command.add_option("--top", query.top, "Candidates to show")
       ->check(CLI::Range(1, 1000))

@@ -294,8 +294,8 @@ void Service::Change(const std::string& job_id, Decide decide, Done done, bool m
 
 void Service::NextChange(const std::string& job_id) {
   auto it = live_.find(job_id);
-  // A change that needs no commit comes back here: the next one begins when it has returned, since
-  // so many may wait for a slow store that one inside the other would overflow the stack.
+  // A change that needs no commit comes back here. The next one begins when it has returned: of a
+  // few hundred that wait for a slow store, one inside the other, the stack would overflow.
   if (it == live_.end() || std::exchange(it->second->in_next_change, true)) return;
   while (it != live_.end() && !it->second->busy && !it->second->waiting.empty() &&
          !it->second->deleted) {

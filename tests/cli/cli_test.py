@@ -444,13 +444,12 @@ class WithCluster(unittest.TestCase):
 
         proposed = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases")
         self.assertRegex(proposed.out, r"^phases:\n  - \{ steps: 10, ")
-        self.assertIn("  - { steps: 100, layers: 1, width: 32,", proposed.out)
+        self.assertIn("  - { steps: 240, layers: 1, width: 32,", proposed.out)
         self.assertRegex(proposed.out, r"(?s)#   phase 3 of 3: .* FLOPs\n#   all: .*#   from scratch: ")
-        self.assertIn("model.layers by 4, and it is 2", proposed.out)
         whole = cluster.weft("plan", cluster.job("plain", steps=200), "--propose-phases",
                              "--finish-within", "20s", "-o", "json").json()
         self.assertLessEqual(whole["plans"]["seconds"], 20)
-        self.assertEqual(whole["levels"], 2)
+        self.assertEqual(len(whole["phases"]), 3)
 
         followed = cluster.weft("submit", path, "--follow")
         self.assertEqual(followed.code, 0, followed.err + followed.out)

@@ -17,8 +17,6 @@ namespace weft::planner {
 /// see.
 struct PhaseProposal {
   std::vector<PhaseSpec> phases;
-  int64_t levels = 0;
-  std::string levels_because;
   PhasePlans plans;
   double scratch_seconds = 0;
   double scratch_flops = 0;
@@ -28,8 +26,6 @@ struct PhaseProposal {
   template <class Self, class Visitor>
   static void Fields(Self& self, Visitor&& visit) {
     visit(Field("phases", "For the job, in place of train.steps."), self.phases);
-    visit(Field("levels", "Sizes of the model."), self.levels);
-    visit(Field("levels_because", "Why there is this number of levels."), self.levels_because);
     visit(Field("plans", "Of the phases, with their seconds and FLOPs and the sums."), self.plans);
     visit(Field("scratch_seconds", "Of train.steps of the model without phases.").Unit("seconds"),
           self.scratch_seconds);
@@ -43,15 +39,14 @@ struct PhaseProposal {
 /// Plans the phases of a job: PlanPhases, or a coordinator that does.
 using PhasePlanner = std::function<Result<PhasePlans>(const JobSpec&)>;
 
-/// Proposes a V-cycle for `job`, which has no phases. The shares of train.steps are those of the
-/// authors' example for GPT-2 (Zou et al. 2024, arXiv 2404.07999): a twentieth of the steps train
-/// the model, half of them a model of half its layers, width and heads, half of them the model
-/// again. With three levels the steps of the half model are a V-cycle of their own. The proposal
-/// has the number of levels, two or three, whose plans take fewer seconds.
+/// Proposes a V-cycle of two levels (Zou et al. 2024, arXiv 2404.07999) for `job`, which has no
+/// phases: 0.05 of train.steps train the model, 1.2 times as many a model of half its layers, width
+/// and heads, and 0.3 of them the model again. Its authors have 0.05, 0.5 and 0.5;
+/// docs/benchmarks/growth.md has both.
 ///
 /// With budget_seconds above 0 all steps are scaled so that the whole job takes no more than that,
-/// and little less. kInvalid where two levels are impossible, or the budget or train.steps leave no
-/// step for a phase. Errors as `plan`.
+/// and little less. kInvalid where a size is odd, or the budget or train.steps leave no step for a
+/// phase. Errors as `plan`.
 Result<PhaseProposal> ProposePhases(const JobSpec& job, double budget_seconds,
                                     const PhasePlanner& plan);
 
